@@ -7,6 +7,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Action",
+    "AnyOf",
     "AsyncAction",
     "AsyncApp",
     "AsyncBatch",
@@ -89,6 +90,7 @@ __all__ = [
     "Retry",
     "RetryAfter",
     "Rows",
+    "Rule",
     "Schedule",
     "ScheduleCause",
     "ScheduleExists",

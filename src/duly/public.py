@@ -83,9 +83,11 @@ from duly.model.progress import Event as Event
 from duly.model.redact import Redact as Redact
 from duly.model.retry import Retry as Retry
 from duly.model.schedule import Budget as Budget
+from duly.model.trigger import AnyOf as AnyOf
 from duly.model.trigger import At as At
 from duly.model.trigger import Cron as Cron
 from duly.model.trigger import Every as Every
+from duly.model.trigger import Rule as Rule
 from duly.model.trigger import daily as daily
 from duly.model.trigger import every as every
 from duly.model.trigger import hourly as hourly

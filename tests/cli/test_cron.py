@@ -69,6 +69,29 @@ def test_changes_of_clocks_are_marked_and_explained(terminal: Terminal) -> None:
     assert "2026-03-08 03:00:00" in narrow.plain
 
 
+def test_a_recurrence_rule_is_explained_too(terminal: Terminal) -> None:
+    rule = "FREQ=WEEKLY;INTERVAL=2;BYDAY=MO"
+    start = ("--start", "2026-03-02T02:30", "--after", "2026-03-01", "-n", "3")
+    shown = terminal.run("cron", rule, *NEW_YORK, *start).out
+    assert shown.splitlines()[0] == (
+        "Every 2 weeks on Monday at 02:30, from 2026-03-02 (America/New_York)"
+    )
+    assert [line[:20] for line in shown.splitlines()[3:6]] == [
+        "Mon 2026-03-02 02:30",
+        "Mon 2026-03-16 02:30",
+        "Mon 2026-03-30 02:30",
+    ]
+    whole = f"DTSTART;TZID=Europe/Istanbul:20260302T090000 RRULE:{rule};COUNT=2"
+    found = terminal.run("cron", whole, "--after", "2026-01-01", "--json").json
+    assert (found["expression"], found["tz"]) == (f"{rule};COUNT=2", "Europe/Istanbul")
+    assert [fire["local"][:16] for fire in found["fires"]] == [
+        "2026-03-02T09:00",
+        "2026-03-16T09:00",
+    ]
+    assert terminal.run("cron", "FREQ=DAILY", "-n1").out.startswith("Every day at 00:00 (UTC)")
+    assert "BYDAY=XX is not valid" in terminal.run("cron", "FREQ=DAILY;BYDAY=XX", code=2).err
+
+
 def test_a_wrong_expression_is_pointed_at(terminal: Terminal) -> None:
     wrong = terminal.run("cron", "0 61 * * 1-5", code=2)
     assert wrong.err.splitlines() == [

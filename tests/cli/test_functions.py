@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from duly import Budget, Ctx, Expect, Redact
+from duly import AnyOf, Budget, Ctx, Every, Expect, Redact, Rule
 from duly.cli.functions import call_of, example_of, type_of
 from duly.schedules.define import Definition
 from tests.cli.places import Place
@@ -86,6 +86,9 @@ def test_a_restored_function_says_how_to_create_its_schedules_again(place: Place
     app.schedules.create("often", often, every=5400, tz="Europe/Berlin", enabled=False)
     app.schedules.create("-once", touch.bind("x"), at=datetime(2030, 1, 1, tzinfo=UTC))
     app.schedules.of("anna").create("theirs", touch.bind("x"), every=600)
+    rule = Rule("FREQ=WEEKLY;INTERVAL=2;BYDAY=MO", "2026-07-06T09:00", "Asia/Tokyo")
+    app.schedules.create("fortnightly", touch.bind("x"), trigger=rule)
+    app.schedules.create("several", touch.bind("x"), trigger=AnyOf(rule, Every(600_000)))
 
     def written() -> dict[str, list[Any]]:
         """What was written of each schedule; not where it stands."""

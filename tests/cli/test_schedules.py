@@ -10,7 +10,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from duly import ScheduleNotFound
+from duly import AnyOf, Cron, Rule, ScheduleNotFound
+from duly.model.trigger import encode
 from tests.cli.places import Place
 from tests.cli.shop import make
 from tests.cli.terminal import Terminal
@@ -20,6 +21,26 @@ CONDITION = '{"/last_24h_stats/failed": {"lt": 3}, "/prior_run_result/status": {
 BERLIN = ZoneInfo("Europe/Berlin")
 SELDOM = "0 0 29 2 *"
 ROTATION = '[{"text": "a"}, {"text": "b"}]'
+
+
+@pytest.mark.spec("N79", "N80")
+def test_a_schedule_by_a_rule_and_by_several_triggers(place: Place) -> None:
+    rule = ("--rule", "FREQ=WEEKLY;INTERVAL=2;BYDAY=MO", "--anchor", "2099-07-06T09:00")
+    made = place.duly("schedules", "create", "pay", "touch", "text=x", *rule, "--tz", "Asia/Tokyo")
+    assert "pay calls touch: Every 2 weeks on Monday at 09:00, from 2099-07-06" in made.plain
+    stored = place.app.schedules.get("pay").trigger
+    assert stored == Rule("FREQ=WEEKLY;INTERVAL=2;BYDAY=MO", "2099-07-06T09:00", "Asia/Tokyo")
+    whole = "DTSTART;TZID=Asia/Tokyo:20990706T090000 RRULE:FREQ=DAILY;COUNT=3"
+    place.duly("schedules", "update", "pay", "--rule", whole)
+    assert place.app.schedules.get("pay").trigger == Rule(whole)
+    several = AnyOf(stored, Cron("0 9 * * *", spread="pay"))
+    place.duly("schedules", "update", "pay", "--trigger", json.dumps(encode(several)))
+    assert place.app.schedules.get("pay").trigger == several
+    assert "at 09:00 (UTC)" in place.duly("schedules", "show", "pay", columns=200).out
+    unstarted = place.duly("schedules", "update", "pay", "--rule", "FREQ=DAILY", code=1)
+    assert "start: a rule needs one" in unstarted.err
+    two = place.duly("schedules", "update", "pay", "--every=5m", "--rule", "FREQ=DAILY", code=2)
+    assert "give --every or --rule, not both" in two.err
 
 
 def test_a_schedule_is_made_changed_and_looked_at(place: Place) -> None:
@@ -389,7 +410,10 @@ def test_wrong_names_and_options(place: Place) -> None:
     create = ("schedules", "create", "x")
     nobody = place.duly(*create, "tuch", "text=x", "--every", "1h", code=1)
     assert "did you mean 'touch'?" in nobody.err
-    assert "give --cron, --every or --at" in place.duly(*create, "touch", code=2).err
+    assert (
+        "give --cron, --every, --at, --rule or --trigger"
+        in place.duly(*create, "touch", code=2).err
+    )
     two = place.duly(*create, "touch", "--every=1h", "--at=+1h", code=2)
     assert "give --every or --at, not both" in two.err
     assert (

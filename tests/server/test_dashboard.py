@@ -16,9 +16,10 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from duly import Ctx, Duly, Redact
+from duly import AnyOf, Cron, Ctx, Duly, Redact, Rule
 from duly.clock import from_ms
 from duly.model.access import Scope
+from duly.model.trigger import encode
 from duly.server import Principal, dashboard, make_asgi
 from duly.server.auth import SESSION, _scopes  # pyright: ignore[reportPrivateUsage]
 from duly.server.dashboard.exports import export
@@ -385,6 +386,33 @@ def test_the_times_of_a_form_are_those_of_its_page(shop, operator, clock):
     assert operator.post(path, **form | {"note": "soon", "do": "save"}).status_code == 303
     changed = shop.schedules.get(made.id)
     assert (changed.note, changed.end_at) == ("soon", end)
+
+
+@pytest.mark.spec("N79", "N80")
+def test_a_rule_and_several_triggers_are_edited_as_text(shop, operator):
+    call = shop.function("greet").bind("x")
+    rule = Rule("FREQ=WEEKLY;BYDAY=MO", "2026-07-06T09:00", "Asia/Tokyo")
+    made = shop.schedules.create("pay", call, trigger=rule)
+    assert "FREQ=WEEKLY;BYDAY=MO" in operator.get(f"/schedules/{made.id}").text
+    assert "Every week on Monday at 09:00" in operator.get("/schedules").text
+    path = f"/schedules/{made.id}/edit"
+    form = fields_of(operator.get(path).text)
+    assert (form["kind"], json.loads(form["trigger"])) == ("trigger", encode(rule))
+    # Only a note: the trigger stays as it is.
+    assert operator.post(path, **form | {"note": "n", "do": "save"}).status_code == 303
+    assert shop.schedules.get("pay").trigger == rule
+    several = AnyOf(rule, Cron("0 9 * * *", spread="pay"))
+    form = fields_of(operator.get(path).text) | {"trigger": json.dumps(encode(several))}
+    previewed = operator.post(path, **form, do="preview").text
+    assert "Changed: trigger" in previewed
+    assert 'class="added"' in previewed
+    assert operator.post(path, **form | {"do": "save"}).status_code == 303
+    assert shop.schedules.get("pay").trigger == several
+    form = fields_of(operator.get(path).text) | {"trigger": '{"kind": "rule"}', "do": "save"}
+    assert "rule: a trigger of kind rule needs it" in operator.post(path, **form).text
+    form |= {"kind": "cron", "cron": "0 10 * * *", "tz": "UTC"}
+    assert operator.post(path, **form).status_code == 303
+    assert shop.schedules.get("pay").trigger.expression == "0 10 * * *"
 
 
 @pytest.mark.spec("R19")

@@ -145,6 +145,49 @@ def test_a_schedule_that_becomes_an_interval_and_a_cron_again_keeps_its_zone(api
     assert (back["tz"], back["next_tick_at"]) == (made["tz"], made["next_tick_at"])
 
 
+@pytest.mark.spec("N79", "N80")
+def test_a_rule_and_several_triggers(api: Api, clock: ManualClock):
+    rule = {"kind": "rule", "rule": "FREQ=WEEKLY;INTERVAL=2;BYDAY=MO"}
+    zoned = rule | {"start": "2026-07-06T09:00:00", "tz": "Europe/Istanbul"}
+    given: dict[str, Any] = {"key": "k", "function": "greet", "args": {"name": "x"}}
+
+    made = api.post("/schedules", given | {"trigger": zoned}, status=201)
+
+    assert (made["trigger"], made["tz"], made["cron"]) == (zoned, "Europe/Istanbul", None)
+    words = "Every 2 weeks on Monday at 09:00, from 2026-07-06 (Europe/Istanbul)"
+    assert made["description"] == words
+    coming = api.get("/schedules/{id}/preview", id=made["id"])
+    first, second = (datetime.fromisoformat(tick["tick_at"]) for tick in coming[:2])
+    assert (second - first).days == 14
+    cron = {"kind": "cron", "expression": "0 9 * * *", "tz": "UTC", "spread": "k"}
+    every = {"kind": "interval", "milliseconds": 300_000}
+    several = {"kind": "any_of", "triggers": [cron, every]}
+    changed = api.patch("/schedules/{id}", {"version": 1, "trigger": several}, id=made["id"])
+    assert changed["description"] == "At 09:00 (UTC); every 5 minutes"
+    assert changed["trigger"]["triggers"][0] == cron
+    assert changed["trigger"]["triggers"][1]["anchor"] > clock.now()
+    assert api.get("/schedules/{id}", id=made["id"]) == changed
+    back = api.patch("/schedules/{id}", {"version": 2, "cron": "0 9 * * *"}, id=made["id"])
+    assert (back["cron"], back["trigger"]["kind"]) == ("0 9 * * *", "cron")
+    for trigger, field in (
+        (rule, "start"),
+        (zoned | {"rule": "FREQ=HOURLY;BYDAY=XX"}, "rule"),
+        (zoned | {"rule": "FREQ=MINUTELY;BYSECOND=0,9"}, "rule"),
+        (zoned | {"tz": "Mars/Base"}, "tz"),
+        (zoned | {"tz": None}, "tz"),
+        (zoned | {"end": 5}, "end"),
+        ({"kind": "any_of", "triggers": [several]}, "triggers"),
+        ({"kind": "any_of", "triggers": [every | {"milliseconds": 60_000}]}, "every"),
+        ({"kind": "any_of", "triggers": [5]}, "trigger"),
+        ({"kind": "sometimes"}, "kind"),
+        ("FREQ=DAILY", "trigger"),
+    ):
+        body = given | {"key": "other", "trigger": trigger}
+        assert api.error("POST", "/schedules", body, status=422)["field"] == field, trigger
+    both = given | {"key": "other", "trigger": zoned, "cron": "0 9 * * *"}
+    assert api.error("POST", "/schedules", both, status=422)["field"] == "trigger"
+
+
 def test_one_instant(api: Api, clock: ManualClock):
     when = datetime.fromtimestamp(clock.now() / 1000 + 3600, UTC).replace(microsecond=0)
     given = {"key": "k", "function": "greet", "args": {"name": "x"}, "at": when.isoformat()}

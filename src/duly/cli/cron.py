@@ -1,7 +1,8 @@
-"""`duly cron`: explain a cron expression, without an app or a database."""
+"""`duly cron`: explain a cron expression or a rule, without an app or a database."""
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,15 +15,17 @@ from duly.cli.out import Column, Out
 from duly.cli.root import Root
 from duly.cli.when import Moment, now, tz_option
 from duly.clock import from_ms, to_ms
-from duly.errors import InvalidCron
+from duly.errors import InvalidCron, InvalidOption
 from duly.model.fires import Fire, fires
-from duly.model.trigger import LATEST, Cron
+from duly.model.local_times import LATEST
+from duly.model.trigger import Cron, Rule
 from duly.zones import zone
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 MAX_FIRES = 1_000
+RULE = re.compile(r"FREQ=|RRULE|DTSTART", re.IGNORECASE)
 IN_QUOTES = "quote the expression; otherwise the shell replaces each * with file names"
 
 
@@ -38,21 +41,30 @@ IN_QUOTES = "quote the expression; otherwise the shell replaces each * with file
     help="How many fires to show.",
 )
 @click.option("--after", type=Moment(), help="Only fires after this time (default: now).")
+@click.option("--start", type=Moment(), help="Start of a recurrence rule (default: today, 0:00).")
 @click.pass_obj
-def cron(root: Root, words: tuple[str, ...], tz: str, number: int, after: datetime | None) -> None:
-    """Explain a cron expression and show when it fires.
+def cron(
+    root: Root,
+    words: tuple[str, ...],
+    tz: str,
+    number: int,
+    after: datetime | None,
+    start: datetime | None,
+) -> None:
+    """Explain a cron expression or a recurrence rule (RFC 5545) and show when it fires.
 
     Fires on days with a daylight saving change are marked and explained.
 
     \b
     duly cron "0 9 * * 1-5" --tz Europe/Istanbul
     duly cron "30 2 * * *" --tz America/New_York --after 2026-03-07
+    duly cron "FREQ=WEEKLY;INTERVAL=2;BYDAY=MO" --start 2026-03-02T09:00
     """
     out = root.out
-    trigger = _read(words, tz)
+    trigger = _read(words, tz, start)
     found = list(fires(trigger, number, to_ms(after or now())))
     value = {
-        "expression": trigger.expression,
+        "expression": trigger.rule if isinstance(trigger, Rule) else trigger.expression,
         "tz": trigger.tz,
         "description": trigger.describe(),
         "fires": [_data(fire) for fire in found],
@@ -64,12 +76,24 @@ def cron(root: Root, words: tuple[str, ...], tz: str, number: int, after: dateti
         out.note(f"it does not fire{again} before {end}, the end of the search")
 
 
-def _read(words: tuple[str, ...], tz: str) -> Cron:
+def _read(words: tuple[str, ...], tz: str, start: datetime | None) -> Cron | Rule:
     expression = " ".join(words)
+    if RULE.search(expression):
+        try:
+            return _rule(expression, tz, start)
+        except InvalidOption as error:
+            fail(str(error), EXIT_USAGE)
     try:
         return Cron(expression, tz)
     except InvalidCron as error:
         fail(str(error), EXIT_USAGE, hint=IN_QUOTES if len(words) > 1 else _pointed(error))
+
+
+def _rule(text: str, tz: str, start: datetime | None) -> Rule:
+    if "DTSTART" in text.upper() and start is None:
+        return Rule(text, tz=tz if tz != "UTC" else "")
+    midnight = now().astimezone(zone(tz).info).replace(hour=0, minute=0, second=0, microsecond=0)
+    return Rule(text, start or midnight, tz)
 
 
 def _pointed(error: InvalidCron) -> str | None:
@@ -80,7 +104,7 @@ def _pointed(error: InvalidCron) -> str | None:
     return f"{error.expression}\n      {' ' * error.position}{marks}"
 
 
-def _shown(out: Out, trigger: Cron, found: list[Fire]) -> RenderableType:
+def _shown(out: Out, trigger: Cron | Rule, found: list[Fire]) -> RenderableType:
     from rich.console import Group as Lines
 
     columns = [Column(trigger.tz, "fire", _local)]

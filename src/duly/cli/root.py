@@ -22,7 +22,7 @@ COMMANDS = {
     "audit": ("duly.cli.operate:audit", "Show the audit log, newest entry first."),
     "calendars": ("duly.cli.calendars:calendars", "List, create, change and remove calendars."),
     "copy": ("duly.cli.copy:copy", "Move a store to another database and verify the copy."),
-    "cron": ("duly.cli.cron:cron", "Explain a cron expression and show when it fires."),
+    "cron": ("duly.cli.cron:cron", "Explain a cron expression or a rule and show when it fires."),
     "dev": ("duly.cli.dev:dev", "Run a worker, ticker and server locally, with reload on change."),
     "docs": ("duly.cli.docs:docs", "Show where the documentation is, or print the guide."),
     "doctor": ("duly.cli.doctor:doctor", "Report problems and how to fix them."),

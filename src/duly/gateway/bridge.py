@@ -40,7 +40,7 @@ from duly.gateway.crons import (
     write_schedule,
 )
 from duly.model.nesting import MAX_DEPTH, depth_of
-from duly.model.trigger import Trigger
+from duly.model.trigger import GatewayTrigger
 from duly.runtime.outbound.url import parse_url
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class Reply(NamedTuple):
 
 def ask_add(
     handler: str,
-    schedule: Trigger | ScheduleData,
+    schedule: GatewayTrigger | ScheduleData,
     *,
     name: str | None = None,
     payload: Mapping[str, Any] | None = None,
@@ -95,7 +95,7 @@ def _cron(cron_id: str) -> str:
     return f"/cron/{quote(cron_id, safe='')}"
 
 
-def _schedule(schedule: Trigger | ScheduleData) -> dict[str, Any]:
+def _schedule(schedule: GatewayTrigger | ScheduleData) -> dict[str, Any]:
     return write_schedule(read_schedule(schedule))
 
 
@@ -339,7 +339,7 @@ class BridgeClient(_Bridge):
     def cron_add(
         self,
         handler: str,
-        schedule: Trigger | ScheduleData,
+        schedule: GatewayTrigger | ScheduleData,
         *,
         name: str | None = None,
         payload: Mapping[str, Any] | None = None,
@@ -353,7 +353,7 @@ class BridgeClient(_Bridge):
         cron_id: str,
         *,
         handler: str | None = None,
-        schedule: Trigger | ScheduleData | None = None,
+        schedule: GatewayTrigger | ScheduleData | None = None,
         name: str | None = None,
         payload: Mapping[str, Any] | None = None,
         enabled: bool | None = None,

@@ -22,7 +22,7 @@ from duly.errors import BadInput, InvalidOption, InvalidTime
 from duly.functions.checks import check_text
 from duly.functions.times import within_five_years
 from duly.model.nesting import MAX_DEPTH, depth_of
-from duly.model.trigger import At, Cron, Every, Trigger, is_same_time
+from duly.model.trigger import At, Cron, Every, GatewayTrigger, is_same_time
 
 MAX_LISTED = 200
 MAX_CRONS = 1_000
@@ -83,7 +83,7 @@ class CronRecord(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: int = 0
 
     @property
-    def trigger(self) -> Trigger:
+    def trigger(self) -> GatewayTrigger:
         return read_schedule(msgspec.json.decode(self.schedule))
 
 
@@ -108,7 +108,7 @@ class GatewayCron(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
 
     @property
-    def trigger(self) -> Trigger:
+    def trigger(self) -> GatewayTrigger:
         """Its schedule as a `Cron`, `Every` or `At`."""
         return read_schedule(self.schedule)
 
@@ -267,7 +267,7 @@ _FIELDS = {
 }
 
 
-def read_schedule(data: ScheduleData | Trigger) -> Trigger:
+def read_schedule(data: ScheduleData | GatewayTrigger) -> GatewayTrigger:
     """A schedule from data; unknown fields are refused by name."""
     if isinstance(data, Cron | Every | At):
         return data
@@ -297,7 +297,7 @@ _EXAMPLE = (
 )
 
 
-def write_schedule(trigger: Trigger) -> dict[str, Any]:
+def write_schedule(trigger: GatewayTrigger) -> dict[str, Any]:
     """A schedule as data, the reverse of `read_schedule`."""
     if isinstance(trigger, At):
         return {"kind": "at", "at": from_ms(trigger.instant).isoformat().replace("+00:00", "Z")}
@@ -327,7 +327,7 @@ def _instant(at: object) -> int:
 # Time --------------------------------------------------------------------------------------------
 
 
-def next_after(trigger: Trigger, instant: int) -> int | None:
+def next_after(trigger: GatewayTrigger, instant: int) -> int | None:
     """The first time after an instant; None if there is none."""
     return trigger.next_after(instant)
 
@@ -410,7 +410,7 @@ def _rescheduled(record: CronRecord, given: ScheduleData, now: int) -> str:
     return record.schedule if trigger == present else _stored(trigger, record.id, now)
 
 
-def _stored(trigger: Trigger, cron_id: str, now: int) -> str:
+def _stored(trigger: GatewayTrigger, cron_id: str, now: int) -> str:
     if isinstance(trigger, Every):
         trigger = trigger.anchored(now + trigger.milliseconds)
     elif isinstance(trigger, Cron):

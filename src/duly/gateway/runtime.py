@@ -51,7 +51,7 @@ from duly.gateway.crons import (
 from duly.gateway.handlers import TIMEOUT, Handler, Handlers, Run
 from duly.gateway.store import CronStore, NameTaken
 from duly.ids import is_id, new_id
-from duly.model.trigger import Trigger
+from duly.model.trigger import GatewayTrigger
 from duly.runtime.loop import AFTER_ERROR, Loop
 from duly.store.connect import sqlite_path
 
@@ -124,7 +124,7 @@ class Gateway:
     def declare(
         self,
         handler: str,
-        schedule: Trigger | ScheduleData,
+        schedule: GatewayTrigger | ScheduleData,
         *,
         name: str | None = None,
         payload: Mapping[str, Any] | None = None,
@@ -343,7 +343,7 @@ class Gateway:
     def cron_add(
         self,
         handler: str,
-        schedule: Trigger | ScheduleData,
+        schedule: GatewayTrigger | ScheduleData,
         *,
         name: str | None = None,
         payload: Mapping[str, Any] | None = None,
@@ -369,7 +369,7 @@ class Gateway:
         cron_id: str,
         *,
         handler: str | None = None,
-        schedule: Trigger | ScheduleData | None = None,
+        schedule: GatewayTrigger | ScheduleData | None = None,
         name: str | None = None,
         payload: Mapping[str, Any] | None = None,
         enabled: bool | None = None,
@@ -451,7 +451,7 @@ atexit.register(_at_exit)
 
 def _new(
     handler: str,
-    schedule: Trigger | ScheduleData,
+    schedule: GatewayTrigger | ScheduleData,
     name: str | None,
     payload: Mapping[str, Any] | None,
     enabled: bool,
@@ -467,7 +467,7 @@ def _new(
 
 def _changes(
     handler: str | None,
-    schedule: Trigger | ScheduleData | None,
+    schedule: GatewayTrigger | ScheduleData | None,
     name: str | None,
     payload: Mapping[str, Any] | None,
     enabled: bool | None,

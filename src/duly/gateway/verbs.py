@@ -35,7 +35,7 @@ from duly.gateway.crons import (
 from duly.ids import is_id
 from duly.model.gateway import GatewayRecord, answered, silent, worth_noting
 from duly.model.stored_values import read
-from duly.model.trigger import Trigger
+from duly.model.trigger import GatewayTrigger
 from duly.nearest import MAX_KNOWN
 from duly.runtime.transaction_guard import is_inside, refuse_inside_mutation
 from duly.schedules.checks import check_by
@@ -210,7 +210,7 @@ class Gateways:
         self,
         gateway: str,
         handler: str,
-        schedule: Trigger | ScheduleData,
+        schedule: GatewayTrigger | ScheduleData,
         *,
         name: str | None = None,
         payload: Mapping[str, Any] | None = None,
@@ -233,7 +233,7 @@ class Gateways:
         cron_id: str,
         *,
         handler: str | None = None,
-        schedule: Trigger | ScheduleData | None = None,
+        schedule: GatewayTrigger | ScheduleData | None = None,
         name: str | None = None,
         payload: Mapping[str, Any] | None = None,
         enabled: bool | None = None,

@@ -39,7 +39,7 @@ def _times(expression: Expression) -> Iterator[str]:
         yield _once_an_hour(hours, minutes[0], seconds[0])
     elif len(seconds) == 1 and len(minutes) * len(hours) <= MAX_TIMES:
         times = [_clock(hour, minute, seconds[0]) for hour in hours for minute in minutes]
-        yield f"At {_listed(times)}"
+        yield f"At {listed(times)}"
     elif len(seconds) == 1:
         said = _repeated(minutes, "minute", "past the hour")
         yield said if seconds == [0] else f"At second {seconds[0]}, {said[0].lower()}{said[1:]}"
@@ -63,7 +63,7 @@ def _once_an_hour(hours: list[int], minute: int, second: int) -> str:
         return f"Every {step} hours" + ("" if first == "00:00" else f" from {first}")
     if len(hours) > 3 and hours[-1] - hours[0] == len(hours) - 1:
         return f"Every hour from {first} through {_clock(hours[-1], minute, second)}"
-    return f"At {_listed([_clock(hour, minute, second) for hour in hours])}"
+    return f"At {listed([_clock(hour, minute, second) for hour in hours])}"
 
 
 def _repeated(values: list[int], unit: str, where: str) -> str:
@@ -74,7 +74,7 @@ def _repeated(values: list[int], unit: str, where: str) -> str:
     if step and len(values) > 1:
         start = f" from {unit} {values[0]}" if values[0] else ""
         return f"Every {step} {unit}s{start}"
-    return f"At {unit}{'s' * (len(values) > 1)} {_numbers(values)} {where}"
+    return f"At {unit}{'s' * (len(values) > 1)} {numbers(values)} {where}"
 
 
 def _within(hours: list[int]) -> Iterator[str]:
@@ -82,9 +82,9 @@ def _within(hours: list[int]) -> Iterator[str]:
         return
     spans = [f"between {first:02}:00 and {last:02}:59" for first, last in _runs(hours)]
     if len(spans) > 3:
-        yield f"in hours {_numbers(hours)}"
+        yield f"in hours {numbers(hours)}"
     else:
-        yield _listed(spans, "or")
+        yield listed(spans, "or")
 
 
 def _clock(hour: int, minute: int, second: int) -> str:
@@ -106,17 +106,17 @@ def _days(expression: Expression) -> Iterator[str]:
     if expression.any_day or len(days) == 31 or len(week_days) == 7:
         return
     if not days and not specials:
-        said = _week_days(week_days)
+        said = days_of_week(week_days)
         is_range = " through " in said and said.count(" ") == 2
         yield said if is_range else f"only on {said}"
         return
-    ways = [f"on day{'s' * (len(days) > 1)} {_numbers(days)} of the month"] if days else []
+    ways = [f"on day{'s' * (len(days) > 1)} {numbers(days)} of the month"] if days else []
     ways += map(_special, dict.fromkeys(specials))
-    ways += [f"on {_week_days(week_days)}"] if week_days else []
+    ways += [f"on {days_of_week(week_days)}"] if week_days else []
     yield ", or ".join(ways)
 
 
-def _week_days(days: list[int]) -> str:
+def days_of_week(days: list[int]) -> str:
     """The week wraps around: a range may cross its end."""
     # The day after a gap comes first; Monday if there is a choice.
     starts = [day for day in (1, 2, 3, 4, 5, 6, 0) if day in days and (day - 1) % 7 not in days]
@@ -125,7 +125,7 @@ def _week_days(days: list[int]) -> str:
         length = next(n for n in range(1, 8) if (start + n) % 7 not in days)
         run = [DAYS[(start + n) % 7] for n in range(length)]
         said += [f"{run[0]} through {run[-1]}"] if length > 2 else run
-    return _listed(said)
+    return listed(said)
 
 
 def _special(day: Special) -> str:
@@ -154,12 +154,12 @@ def _months(expression: Expression) -> Iterator[str]:
     for first, last in _runs(months):
         names = MONTHS[first - 1 : last]
         said += [f"{names[0]} through {names[-1]}"] if len(names) > 2 else names
-    yield f"only in {_listed(said)}"
+    yield f"only in {listed(said)}"
 
 
 def _years(expression: Expression) -> Iterator[str]:
     if years := _values(expression.years):
-        yield f"in the year{'s' * (len(years) > 1)} {_numbers(years)}"
+        yield f"in the year{'s' * (len(years) > 1)} {numbers(years)}"
 
 
 # Lists -------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def _runs(values: list[int]) -> list[tuple[int, int]]:
     return list(zip(starts, ends, strict=True))
 
 
-def _numbers(values: list[int]) -> str:
+def numbers(values: list[int]) -> str:
     steps = {after - before for before, after in pairwise(values)}
     if len(steps) == 1 and len(values) > MAX_LISTED and steps != {1}:
         return f"{values[0]}, {values[1]}, {values[2]}, … and {values[-1]}"
@@ -184,9 +184,9 @@ def _numbers(values: list[int]) -> str:
     for first, last in _runs(values):
         alone = [str(value) for value in range(first, last + 1)]
         said += [f"{first} through {last}"] if last - first > 1 else alone
-    return _listed(said)
+    return listed(said)
 
 
-def _listed(words: Sequence[str], joint: str = "and") -> str:
+def listed(words: Sequence[str], joint: str = "and") -> str:
     *most, last = words
     return f"{', '.join(most)} {joint} {last}" if most else last

@@ -1,4 +1,4 @@
-"""The next fires of a cron expression, with notes on daylight saving changes."""
+"""The next fires of a cron expression or a rule, with notes on daylight saving changes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from duly.clock import from_ms
-from duly.model.trigger import Cron
+from duly.model.trigger import Cron, Rule
 from duly.zones import zone
 
 
@@ -23,7 +23,7 @@ class Fire(NamedTuple):
     """A note, if it is near a clock change."""
 
 
-def fires(trigger: Cron, n: int, since_ms: int) -> Iterator[Fire]:
+def fires(trigger: Cron | Rule, n: int, since_ms: int) -> Iterator[Fire]:
     """The next n instants after another."""
     clock = zone(trigger.tz)
     before = clock.offset(since_ms // 1000)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from calendar import monthrange
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
 
-from duly.errors import InvalidCalendar, UnknownZone
+from duly.errors import InvalidCalendar, InvalidOption, UnknownZone
 from duly.model.calendar import MAX_DATES, MAX_LABEL, second_of
+from duly.model.recurrence import HORIZON, Parts, Recurrence, parse
 from duly.zones import zone
 
 MAX_TEXT = 4 << 20
@@ -26,7 +26,7 @@ MAX_DAYS = 3_660
 """Events must not be longer than ten years."""
 
 ONE_DAY = dt.timedelta(days=1)
-WEEKDAYS = {name: number for number, name in enumerate("MO TU WE TH FR SA SU".split())}
+MONTH = 30 * 86_400
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 (local times are compared and moved here)
 EARLIEST, LATEST = dt.date(1583, 1, 1), dt.date(9900, 12, 31)
 """Outside of these years, time zone arithmetic may leave the range of Python's dates."""
@@ -294,8 +294,8 @@ class _Window(msgspec.Struct):
     tz: str
     steps: int = 0
 
-    def step(self, line: Line) -> None:
-        self.steps += 1
+    def step(self, line: Line, steps: int = 1) -> None:
+        self.steps += steps
         if self.steps > MAX_STEPS:
             raise line.refuse(
                 f"more than {MAX_STEPS:,} days and repetitions",
@@ -372,127 +372,49 @@ def _starts(event: Event, window: _Window) -> Iterator[Moment]:
     if event.rule is None:
         yield _start(event)
     else:
-        yield from _repeated(_start(event), event.rule, window)
+        yield from _repeated(_start(event), _length(event), event.rule, window)
     yield from event.extra
 
 
 # Repetition ---------------------------------------------------------------------------------------
 
 
-class NthDay(NamedTuple):
-    """A weekday; the nth of its month or year, counted from the end if negative, or every one."""
-
-    weekday: int
-    nth: int
-
-
-class Repeat(msgspec.Struct, frozen=True):
-    freq: str
-    interval: int
-    count: int | None
-    until: Moment | None
-    by_day: tuple[NthDay, ...]
-    by_month: tuple[int, ...]
-    by_month_day: tuple[int, ...]
-    week_start: int
+def _parts(line: Line) -> Parts:
+    try:
+        return parse(line.value)
+    except InvalidOption as error:
+        raise line.refuse(error.reason, error.hint) from error
 
 
-_BY_DAY = re.compile(r"([+-]?[0-9]{1,2})?(MO|TU|WE|TH|FR|SA|SU)")
-MAX_LISTED = 400
-"""The maximum number of entries of a BY-list: enough for every day of a year."""
-_KNOWN = {"FREQ", "INTERVAL", "COUNT", "UNTIL", "BYDAY", "BYMONTH", "BYMONTHDAY", "WKST"}
-
-
-def _repeat(line: Line) -> Repeat:
-    parts: dict[str, str] = {}
-    for part in filter(None, line.value.strip().upper().split(";")):
-        key, equals, value = part.partition("=")
-        if not equals or key in parts:
-            raise line.refuse(f"{part[:40]!r} is not valid")
-        if key not in _KNOWN:
-            raise line.refuse(f"{key[:40]} is not supported", "write the dates out as RDATE")
-        parts[key] = value
-    freq = parts.get("FREQ", "")
-    if freq not in _PERIODS:
-        raise line.refuse(f"FREQ={freq[:40]} is not supported", f"use one of {', '.join(_PERIODS)}")
-    if "COUNT" in parts and "UNTIL" in parts:
-        raise line.refuse("COUNT and UNTIL cannot be combined")
-    by_day = tuple(_nth_day(line, freq, text) for text in _listed(line, parts, "BYDAY"))
-    if "BYMONTHDAY" in parts and (freq == "WEEKLY" or any(day.nth for day in by_day)):
-        raise line.refuse("BYMONTHDAY cannot be combined with FREQ=WEEKLY or a numbered BYDAY")
-    return Repeat(
-        freq,
-        _number(line, "INTERVAL", parts.get("INTERVAL", "1"), 1, 1000),
-        _number(line, "COUNT", parts["COUNT"], 1, 1_000_000) if "COUNT" in parts else None,
-        _until(line, parts.get("UNTIL")),
-        by_day,
-        tuple(_number(line, "BYMONTH", text, 1, 12) for text in _listed(line, parts, "BYMONTH")),
-        tuple(_month_day(line, text) for text in _listed(line, parts, "BYMONTHDAY")),
-        _weekday(line, parts.get("WKST", "MO")),
-    )
-
-
-def _until(line: Line, text: str | None) -> Moment | None:
-    if text is None or text.startswith("9999"):  # Some programs mean "forever" by that.
-        return None
-    return _moment(line, text)
-
-
-def _listed(line: Line, parts: Mapping[str, str], key: str) -> list[str]:
-    """The entries of a list, without duplicates."""
-    if key not in parts:
-        return []
-    if parts[key].count(",") >= MAX_LISTED:
-        raise line.refuse(f"{key} has more than {MAX_LISTED} entries")
-    return list(dict.fromkeys(parts[key].split(",")))
-
-
-def _number(line: Line, key: str, text: str, low: int, high: int) -> int:
-    if not re.fullmatch(r"[+-]?[0-9]{1,7}", text) or not low <= int(text) <= high:
-        raise line.refuse(f"{key}={text[:40]}: must be {low} to {high:,}")
-    return int(text)
-
-
-def _month_day(line: Line, text: str) -> int:
-    number = _number(line, "BYMONTHDAY", text, -31, 31)
-    if number == 0:
-        raise line.refuse("BYMONTHDAY=0: days count from 1, or from -1 backwards")
-    return number
-
-
-def _weekday(line: Line, text: str) -> int:
-    if text not in WEEKDAYS:
-        raise line.refuse(f"{text[:40]!r} is not a weekday", f"use one of {', '.join(WEEKDAYS)}")
-    return WEEKDAYS[text]
-
-
-def _nth_day(line: Line, freq: str, text: str) -> NthDay:
-    match = _BY_DAY.fullmatch(text)
-    if match is None or (match[1] and int(match[1]) == 0):
-        raise line.refuse(f"BYDAY={text[:40]} is not valid", "write MO, or 2MO, or -1MO")
-    if match[1] and freq not in ("MONTHLY", "YEARLY"):
-        raise line.refuse(f"BYDAY={text} needs FREQ=MONTHLY or FREQ=YEARLY")
-    return NthDay(WEEKDAYS[match[2]], int(match[1] or 0))
-
-
-def _repeated(start: Moment, line: Line, window: _Window) -> Iterator[Moment]:
-    """All repetitions up to the end of the window. The time of day is fixed, so only days vary."""
-    rule = _repeat(line)
-    first, clock = start.moment.date(), start.moment.time()
-    found = 0
-    for begin, days in _PERIODS[rule.freq](first, rule):
-        window.step(line)
-        if begin.toordinal() > window.last.toordinal() + 2:  # An offset can move it by a day.
+def _repeated(start: Moment, length: dt.timedelta, line: Line, window: _Window) -> Iterator[Moment]:
+    """All repetitions that can touch the window, in the order of their local times."""
+    parts = _parts(line)
+    until = None if parts.until is None else _moment(line, parts.until)
+    rule = Recurrence(parts, _second(start.moment))
+    # An offset can move it by a day.
+    earliest = dt.datetime.combine(window.first, dt.time()) - length - 2 * ONE_DAY
+    local = max(rule.start, _second(earliest))
+    found = 0 if parts.count is None else rule.count(rule.start, local)
+    end = _second(dt.datetime.combine(window.last, dt.time()) + 3 * ONE_DAY)
+    while (second := rule.first_from(local)) is not None and second < end:
+        # Seldom repetitions cost more: years are searched for the next one.
+        window.step(line, 1 + (second - local) // MONTH)
+        moment = start._replace(moment=_EPOCH + dt.timedelta(seconds=second))
+        if start.is_date:
+            moment = start._replace(moment=dt.datetime.combine(moment.moment, dt.time()))
+        if parts.count is not None and found >= parts.count:
             return
-        for day in sorted(days):
-            moment = start._replace(moment=dt.datetime.combine(day, clock))
-            if day < first:
-                continue
-            if found == rule.count or (rule.until and _is_after(moment, rule.until)):
-                return
-            found += 1
-            window.step(line)
-            yield moment
+        if until and _is_after(moment, until):
+            return
+        found += 1
+        yield moment
+        local = second + 1
+    if second is None:
+        window.step(line, HORIZON * 12)
+
+
+def _second(moment: dt.datetime) -> int:
+    return (moment - _EPOCH) // dt.timedelta(seconds=1)
 
 
 def _is_after(moment: Moment, until: Moment) -> bool:
@@ -501,87 +423,3 @@ def _is_after(moment: Moment, until: Moment) -> bool:
     if moment.tz is None or until.tz is None:
         return moment.moment > until.moment
     return _in_zone(moment, "UTC") > _in_zone(until, "UTC")
-
-
-# A period is represented by its first day, and has the days that a rule selects in it.
-Periods = Iterator[tuple[dt.date, list[dt.date]]]
-
-
-def _daily(first: dt.date, rule: Repeat) -> Periods:
-    for ordinal in range(first.toordinal(), _LAST_DAY + 1, rule.interval):
-        day = dt.date.fromordinal(ordinal)
-        yield day, [day] if _fits(day, rule) else []
-
-
-def _weekly(first: dt.date, rule: Repeat) -> Periods:
-    monday = first.toordinal() - (first.weekday() - rule.week_start) % 7
-    weekdays = {day.weekday for day in rule.by_day} or {first.weekday()}
-    for begin in range(max(monday, 1), _LAST_DAY - 6, 7 * rule.interval):
-        week = map(dt.date.fromordinal, range(begin, begin + 7))
-        days = [day for day in week if day.weekday() in weekdays]
-        yield dt.date.fromordinal(begin), [day for day in days if _in_months(day, rule)]
-
-
-def _monthly(first: dt.date, rule: Repeat) -> Periods:
-    start = first.year * 12 + first.month - 1
-    for month in range(start, (dt.MAXYEAR + 1) * 12, rule.interval):
-        begin = dt.date(month // 12, month % 12 + 1, 1)
-        named = not rule.by_month or begin.month in rule.by_month
-        yield begin, _of_month(begin, first, rule) if named else []
-
-
-def _yearly(first: dt.date, rule: Repeat) -> Periods:
-    for year in range(first.year, dt.MAXYEAR + 1, rule.interval):
-        begin = dt.date(year, 1, 1)
-        if rule.by_day and not rule.by_month and not rule.by_month_day:
-            yield begin, _nth_of(begin, dt.date(year, 12, 31), rule.by_day)
-            continue
-        every = range(1, 13) if rule.by_month_day else (first.month,)
-        months = [dt.date(year, month, 1) for month in {*(rule.by_month or every)}]
-        yield begin, [day for month in months for day in _of_month(month, first, rule)]
-
-
-_LAST_DAY = dt.date.max.toordinal()
-_PERIODS: Mapping[str, Callable[[dt.date, Repeat], Periods]] = {
-    "DAILY": _daily,
-    "WEEKLY": _weekly,
-    "MONTHLY": _monthly,
-    "YEARLY": _yearly,
-}
-
-
-def _of_month(begin: dt.date, first: dt.date, rule: Repeat) -> list[dt.date]:
-    length = monthrange(begin.year, begin.month)[1]
-    if rule.by_day and not rule.by_month_day:
-        return _nth_of(begin, begin.replace(day=length), rule.by_day)
-    wanted = rule.by_month_day or (first.day,)
-    numbers = {number if number > 0 else length + 1 + number for number in wanted}
-    days = [begin.replace(day=number) for number in numbers if 1 <= number <= length]
-    return [day for day in days if _fits(day, rule)]
-
-
-def _fits(day: dt.date, rule: Repeat) -> bool:
-    backwards = day.day - monthrange(day.year, day.month)[1] - 1
-    numbers = rule.by_month_day
-    return (
-        _in_months(day, rule)
-        and (not numbers or day.day in numbers or backwards in numbers)
-        and (not rule.by_day or any(day.weekday() == named.weekday for named in rule.by_day))
-    )
-
-
-def _in_months(day: dt.date, rule: Repeat) -> bool:
-    return not rule.by_month or day.month in rule.by_month
-
-
-def _nth_of(begin: dt.date, end: dt.date, wanted: tuple[NthDay, ...]) -> list[dt.date]:
-    """The days of a month or year that are the nth weekday of their kind in it."""
-    found: set[int] = set()
-    for weekday, nth in wanted:
-        start = begin.toordinal() + (weekday - begin.weekday()) % 7
-        days = range(start, end.toordinal() + 1, 7)
-        if nth == 0:
-            found.update(days)
-        elif abs(nth) <= len(days):
-            found.add(days[nth - 1 if nth > 0 else nth])
-    return [dt.date.fromordinal(day) for day in found]

@@ -28,7 +28,7 @@ from duly.model.schedule_options import (
     Shift,
     is_number,
 )
-from duly.model.trigger import Cron, Every, Trigger, within_minutes
+from duly.model.trigger import AnyOf, At, Cron, Every, Rule, Trigger, anchored, within_minutes
 from duly.model.trigger import decode as decode_trigger
 from duly.model.trigger import encode as encode_trigger
 
@@ -258,8 +258,8 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def zone(self) -> str:
-        """The zone of its cron expression; intervals and instants have none, so UTC."""
-        return self.trigger.tz if isinstance(self.trigger, Cron) else "UTC"
+        """The zone of its cron expression or rule; intervals and instants have none, so UTC."""
+        return "UTC" if isinstance(self.trigger, Every | At) else self.trigger.tz
 
 
 def plan_of(record: ScheduleRecord) -> Plan:
@@ -306,25 +306,55 @@ def write_trigger(trigger: Trigger) -> str:
 
 def is_zoned(trigger: Trigger) -> bool:
     """Whether its instants depend on time zone data."""
-    return isinstance(trigger, Cron) and trigger.tz != "UTC"
+    if isinstance(trigger, AnyOf):
+        return any(map(is_zoned, trigger.triggers))
+    return isinstance(trigger, Cron | Rule) and trigger.tz != "UTC"
 
 
 FASTER = "declare it in code with app.schedule(…), or allow it with Duly(min_interval=…)"
 
 
-def check_interval(trigger: Trigger, floor_ms: int) -> None:
+def check_interval(trigger: Trigger, floor_ms: int, now: int) -> None:
     """Refuse an interval that is shorter than this kind of schedule allows.
 
-    A cron expression may tick every minute in any case, but more often only if an interval may.
+    A cron expression or a rule may tick every minute in any case, but more often only if an
+    interval may. So may several triggers together.
     """
+    least = min(floor_ms, MINUTE_MS)
+    if isinstance(trigger, AnyOf):
+        for each in trigger.triggers:
+            check_interval(each, floor_ms, now)
+        if floor_ms > CODE_FLOOR_MS:
+            _check_together(trigger, floor_ms, now)
     if isinstance(trigger, Every) and trigger.milliseconds < floor_ms:
         shortest, given = floor_ms / 1000, trigger.milliseconds / 1000
         raise InvalidOption(
             "every", f"the shortest interval is {shortest:g} s, not {given:g} s", FASTER
         )
-    if isinstance(trigger, Cron) and within_minutes(trigger) < min(floor_ms, MINUTE_MS):
+    if isinstance(trigger, Rule) and within_minutes(trigger) < least:
+        raise InvalidOption(
+            "rule",
+            f"{trigger.rule!r} ticks more than once a minute",
+            FASTER,
+        )
+    if isinstance(trigger, Cron) and within_minutes(trigger) < least:
         raise InvalidOption(
             "cron",
             f"{trigger.expression!r} ticks more than once a minute",
+            FASTER,
+        )
+
+
+CHECKED_TICKS = 100
+"""How many upcoming ticks of several triggers are checked."""
+
+
+def _check_together(trigger: AnyOf, floor_ms: int, now: int) -> None:
+    least = min(floor_ms, MINUTE_MS)
+    ticks = anchored(trigger, now, None).upcoming(CHECKED_TICKS, now)
+    if len(ticks) == CHECKED_TICKS and ticks[-1] - ticks[0] < (CHECKED_TICKS - 1) * least:
+        raise InvalidOption(
+            "trigger",
+            "together, the triggers tick more than once a minute",
             FASTER,
         )

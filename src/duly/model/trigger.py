@@ -1,20 +1,22 @@
-"""Triggers: `Cron`, `Every` and `At` compute the next instant after any other.
+"""Triggers compute the next instant after any other: `Cron`, `Every`, `At`, `Rule` and `AnyOf`.
 
-Instants are integer milliseconds since 1970 UTC. On days on which clocks are set forward or back,
-the rules are those of Debian's cron; docs/dst.md shows examples.
-
-1. An expression whose minute or hour field starts with `*` follows the clock: it fires at every
-   instant at which the clock shows a matching time.
-2. Any other is fixed: it fires once for every matching date and time. A repeated time fires the
-   first time; a skipped one fires at the end of the gap, unless the gap is longer than three hours.
+Instants are integer milliseconds since 1970 UTC. Local times are put on the clock of a zone by the
+rules in `local_times.py`: a cron expression whose minute or hour field starts with `*` follows the
+clock, and so does an hourly, minutely or secondly rule; any other is fixed.
 """
+
+# Callers without a type checker may pass values that the types do not allow.
+# pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import msgspec
 from msgspec.structs import force_setattr, replace
@@ -25,24 +27,26 @@ from duly.model import cron
 from duly.model.cron import Expression
 from duly.model.cron_words import in_words
 from duly.model.job import FIVE_YEARS_MS
+from duly.model.local_times import EARLIEST, FAR, LATEST, LocalTimes, count, first_from, last_until
+from duly.model.recurrence import DAY, Parts, Recurrence
+from duly.model.recurrence import parse as parse_rule
+from duly.model.recurrence_words import in_words as rule_in_words
 from duly.zones import Zone, zone
 
 LEAST_INTERVAL_MS = 1_000
 MAX_FIRES = 10_000
 """The most instants that `next_fires` returns."""
 
-_LONGEST_GAP = 3 * 3600
-_CENTURY = 36_525 * 86_400
-# A tick is never further from its local time, read as if it were UTC.
-_FAR = 2 * 86_400
-_EARLIEST = -60_000_000_000
-LATEST = 250_000_000_000
+MAX_TRIGGERS = 20
+"""The most triggers of an `AnyOf`."""
 _ALL_HOURS = (1 << 24) - 1
 _REFERENCE = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())
 
 
-class _Fires(msgspec.Struct, frozen=True):
+class _Fires:
     """What all triggers can do, given that they can compute the next instant."""
+
+    __slots__ = ()
 
     def next_after(self, instant: int) -> int | None:
         """The first tick later than this instant; None if there is none."""
@@ -87,7 +91,7 @@ class _Fires(msgspec.Struct, frozen=True):
 # Cron --------------------------------------------------------------------------------------------
 
 
-class Cron(_Fires, frozen=True):
+class Cron(_Fires, msgspec.Struct, frozen=True):
     """Tick when the clock of a zone shows a matching time; `spread` is the seed of `H`."""
 
     expression: str
@@ -109,29 +113,24 @@ class Cron(_Fires, frozen=True):
 
     def next_after(self, instant: int) -> int | None:
         """The first tick later than this instant; None if there is none."""
-        second = max(instant // 1000 + 1, _EARLIEST)
-        found = _first_from(self._parsed(), zone(self.tz), second)
+        second = max(instant // 1000 + 1, EARLIEST)
+        found = first_from(self._parsed(), zone(self.tz), second)
         return None if found is None else found * 1000
 
     def prev_before(self, instant: int) -> int | None:
         """The last tick earlier than this instant; None if there is none."""
         second = min((instant - 1) // 1000, LATEST)
-        found = _last_until(self._parsed(), zone(self.tz), second)
+        found = last_until(self._parsed(), zone(self.tz), second)
         return None if found is None else found * 1000
 
     def count_between(self, start: int, end: int) -> int:
         """How many ticks are in [start, end), without iterating over them."""
-        seconds = (max(_ceil(start), _EARLIEST), min(_ceil(end), LATEST))
-        return _count(self._parsed(), zone(self.tz), *seconds)
+        seconds = (max(_ceil(start), EARLIEST), min(_ceil(end), LATEST))
+        return count(self._parsed(), zone(self.tz), *seconds)
 
     def adjusted(self, instant: int) -> bool:
         """Whether the tick at this instant replaces a time that clocks skip."""
-        second = instant // 1000
-        start, _, offset, _ = zone(self.tz).span(second)
-        # Such a tick comes with the new offset, and most ticks do not.
-        if second != start or self._parsed().matches(second + offset):
-            return False
-        return self.matches(instant)
+        return _is_adjusted(self, self._parsed(), zone(self.tz), instant)
 
     def describe(self) -> str:
         """The expression in words, with its zone."""
@@ -149,94 +148,33 @@ class Cron(_Fires, frozen=True):
     def _never_fires(self, parsed: Expression) -> bool:
         since = _REFERENCE
         if parsed.years:
-            since = (parsed.first_from(-_FAR * 1_000) or 0) - _FAR
-        return _first_from(parsed, zone(self.tz), since) is None
+            since = (parsed.first_from(-FAR * 1_000) or 0) - FAR
+        return first_from(parsed, zone(self.tz), since) is None
 
 
-def _first_from(expression: Expression, where: Zone, second: int) -> int | None:
-    """The first tick at or after a second."""
-    if second > LATEST:
-        return None
-    start, end, offset, before = where.span(second)
-    follows_clock = expression.follows_clock
-    earliest = second + offset
-    if not follows_clock:
-        if earliest < start + before:
-            earliest = start + before  # the second pass of a repeated hour
-        elif second == start:
-            earliest = start + before  # a gap has just ended
-    local = expression.first_from(earliest)
-    until = min(second + _CENTURY, LATEST)
-    stepped = False
-    while local is not None and start < until:
-        if local < start + offset:
-            if offset - before <= _LONGEST_GAP:
-                return start
-            local = expression.first_from(start + offset)
-            continue
-        if local - offset < end:
-            return local - offset
-        # A later span may be entered in its middle: its repeated or skipped times are long past.
-        enter = max(end, local - _FAR) if stepped else end
-        stepped = True
-        start, end, offset, before = where.span(enter)
-        if follows_clock and enter == start and (offset < before or local < start + offset):
-            local = expression.first_from(start + offset)
-    return None
-
-
-def _last_until(expression: Expression, where: Zone, second: int) -> int | None:
-    """The last tick at or before a second."""
-    if second < _EARLIEST:
-        return None
-    start, _, offset, before = where.span(second)
-    follows_clock = expression.follows_clock
-    latest = second + offset
-    until = max(second - _CENTURY, _EARLIEST)
-    stepped = False
-    while (local := expression.last_until(latest)) is not None and start > until:
-        own = start + offset
-        if local >= own and (follows_clock or local >= start + before):
-            return local - offset
-        if not follows_clock and start + before <= local < own and offset - before <= _LONGEST_GAP:
-            return start
-        leave = min(start - 1, local + _FAR) if stepped else start - 1
-        stepped = True
-        start, _, offset, before = where.span(leave)
-        latest = leave + offset
-    return None
-
-
-def _count(expression: Expression, where: Zone, second: int, until: int) -> int:
-    """How many ticks are in [second, until)."""
-    total = 0
-    while second < until:
-        start, end, offset, before = where.span(second)
-        end = min(end, until)
-        first = second + offset
-        if not expression.follows_clock:
-            first = max(first, start + before)
-            if second == start and _ends_a_gap_with_a_tick(expression, start, offset, before):
-                total += 1
-        total += expression.count(first, end + offset)
-        second = end
-    return total
-
-
-def _ends_a_gap_with_a_tick(expression: Expression, start: int, offset: int, before: int) -> bool:
-    """Whether there is a tick only because a time was skipped."""
-    if not 0 < offset - before <= _LONGEST_GAP or expression.matches(start + offset):
+def _is_adjusted(trigger: Cron | Rule, times: LocalTimes, where: Zone, instant: int) -> bool:
+    second = instant // 1000
+    start, _, offset, _ = where.span(second)
+    # Such a tick comes with the new offset, and most ticks do not.
+    if second != start or times.matches(second + offset):
         return False
-    return expression.count(start + before, start + offset) > 0
+    return trigger.matches(instant)
 
 
-def within_minutes(trigger: Cron) -> int:
+def within_minutes(trigger: Cron | Rule) -> int:
     """The shortest time between two ticks that are less than a minute apart; otherwise a minute."""
+    if isinstance(trigger, Rule):
+        return trigger._times().shortest() * 1000  # pyright: ignore[reportPrivateUsage]
     parsed = trigger._parsed()  # pyright: ignore[reportPrivateUsage]
     seconds = [second for second in range(60) if parsed.seconds >> second & 1]
     if len(seconds) > 1 and _has_neighbours(parsed.minutes):
         seconds.append(seconds[0] + 60)
     return min((later - sooner for sooner, later in pairwise(seconds)), default=60) * 1000
+
+
+def ticks_at_one_time(rule: Rule) -> bool:
+    """Whether a rule ticks at most once a day, always at the same time."""
+    return len(rule._times().times_of_day) == 1  # pyright: ignore[reportPrivateUsage]
 
 
 def _has_neighbours(minutes: int) -> bool:
@@ -253,7 +191,7 @@ def next_fires(expression: str, tz: str | None = "UTC", after_ms: int = 0, n: in
 # Every and At ------------------------------------------------------------------------------------
 
 
-class Every(_Fires, frozen=True):
+class Every(_Fires, msgspec.Struct, frozen=True):
     """Tick at anchor + k · interval, for k = 0, 1, …; zones and clock changes have no effect.
 
     The anchor of a schedule is its first tick; default: one interval after it was created. Until
@@ -307,7 +245,7 @@ class Every(_Fires, frozen=True):
         return self.anchor
 
 
-class At(_Fires, frozen=True):
+class At(_Fires, msgspec.Struct, frozen=True):
     """Tick once, at an instant in milliseconds since 1970 UTC."""
 
     instant: int
@@ -344,7 +282,268 @@ class At(_Fires, frozen=True):
         return f"Once, at {from_ms(self.instant).isoformat().replace('+00:00', 'Z')}"
 
 
-Trigger: TypeAlias = Cron | Every | At
+# Rule and AnyOf ----------------------------------------------------------------------------------
+
+
+class Rule(_Fires, msgspec.Struct, frozen=True):
+    """Tick by a recurrence rule (RRULE of RFC 5545), counted from `start` in the zone `tz`.
+
+    `start` is an aware datetime, whose zone is the default of `tz`, or a local time in that zone.
+    It is kept as text. The first tick is the start itself only if the rule matches it. Text that
+    begins with `DTSTART…` may contain both the start and the rule.
+    """
+
+    rule: str
+    start: datetime | str = ""
+    tz: str = ""
+
+    def __post_init__(self) -> None:
+        _require_text("rule", self.rule)
+        _require_text("tz", self.tz)
+        rule, start, tz = _unwrapped(self.rule, self.start, self.tz)
+        local, tz = _local_start(start, tz)
+        force_setattr(self, "rule", rule)
+        force_setattr(self, "tz", tz)
+        force_setattr(self, "start", local.isoformat())
+        if self.next_after(self._begin() * 1000) is None:
+            raise InvalidOption("rule", "it would never run: no date and time match")
+
+    @property
+    def starts(self) -> datetime:
+        """The start, in its zone."""
+        return datetime.fromisoformat(str(self.start)).replace(tzinfo=zone(self.tz).info)
+
+    def next_after(self, instant: int) -> int | None:
+        """The first tick later than this instant; None if there is none."""
+        second = max(instant // 1000 + 1, self._begin())
+        found = first_from(self._times(), zone(self.tz), second)
+        return None if found is None or found > self._last() else found * 1000
+
+    def prev_before(self, instant: int) -> int | None:
+        """The last tick earlier than this instant; None if there is none."""
+        second = min((instant - 1) // 1000, self._last())
+        found = last_until(self._times(), zone(self.tz), second)
+        return None if found is None else found * 1000
+
+    def count_between(self, start: int, end: int) -> int:
+        """How many ticks are in [start, end), without iterating over them."""
+        seconds = max(_ceil(start), self._begin()), min(_ceil(end), self._last() + 1)
+        return count(self._times(), zone(self.tz), *seconds)
+
+    def adjusted(self, instant: int) -> bool:
+        """Whether the tick at this instant replaces a time that clocks skip."""
+        return _is_adjusted(self, self._times(), zone(self.tz), instant)
+
+    def describe(self) -> str:
+        """The rule in words, with its zone."""
+        words = rule_in_words(self._parts(), datetime.fromisoformat(str(self.start)))
+        return f"{words} ({self.tz})"
+
+    def _parts(self) -> Parts:
+        return parse_rule(self.rule)
+
+    def _times(self) -> Recurrence:
+        return _recurrence(self.rule, str(self.start))
+
+    def _begin(self) -> int:
+        """A second before the first tick, in any zone."""
+        return self._times().start - FAR
+
+    def _last(self) -> int:
+        """The second after which there is no tick."""
+        parts = self._parts()
+        if parts.count is None and parts.until is None:
+            return LATEST
+        return _last_second(self._times(), zone(self.tz))
+
+
+@lru_cache(maxsize=4_096)
+def _recurrence(rule: str, start: str) -> Recurrence:
+    local = datetime.fromisoformat(start).replace(tzinfo=UTC)
+    return Recurrence(parse_rule(rule), int(local.timestamp()))
+
+
+@lru_cache(maxsize=4_096)
+def _last_second(times: Recurrence, where: Zone) -> int:
+    if times.parts.until is not None:
+        return _until(times.parts.until, where)
+    left = times.parts.count or 0
+    low = times.start - FAR
+    # A power of two, to be halved exactly.
+    length = 1 << 17
+    # Forward in growing steps, and then halving the one in which the last tick is.
+    while low < LATEST and (ticks := count(times, where, low, low + length)) < left:
+        left, low, length = left - ticks, low + length, length * 2
+    while length > 1 and low < LATEST:
+        length //= 2
+        if (ticks := count(times, where, low, low + length)) < left:
+            left, low = left - ticks, low + length
+    return low
+
+
+def _until(text: str, where: Zone) -> int:
+    """The last second of an UNTIL: an instant, a local time, or the whole of a day."""
+    try:
+        local = datetime.fromisoformat(text.rstrip("Z"))
+    except ValueError:
+        raise InvalidOption("rule", f"UNTIL={text} is not a date and time") from None
+    second = int(local.replace(tzinfo=UTC).timestamp())
+    if text.endswith("Z"):
+        return second
+    if "T" not in text:
+        second += DAY - 1
+    # Of a repeated time the second one; of a skipped time, the end of the gap.
+    return max(where.resolve(second), default=second - where.offset(second - FAR))
+
+
+_START = re.compile(
+    r"DTSTART(?:;TZID=([^:;\s]+))?(?:;VALUE=DATE-TIME)?:([0-9]{8}T[0-9]{6})(Z?)", re.I
+)
+
+
+def _unwrapped(text: str, start: datetime | str, tz: str) -> tuple[str, datetime | str, str]:
+    """The rule, start and zone of a text that may have lines with names, as in iCalendar files."""
+    rules: list[str] = []
+    for word in text.split():
+        if found := _START.fullmatch(word):
+            if start:
+                raise InvalidOption("start", "the rule has a DTSTART", "give only one of them")
+            start = f"{found[2]}{found[3].upper()}"
+            tz = tz or found[1] or ""
+        else:
+            rules.append(word[6:] if word[:6].upper() == "RRULE:" else word)
+    if len(rules) != 1:
+        hint = 'for example "FREQ=WEEKLY;INTERVAL=2;BYDAY=MO"'
+        raise InvalidOption("rule", "give one RRULE", hint)
+    rule = rules[0].upper().strip(";")
+    parse_rule(rule)
+    return rule, start, tz
+
+
+def _local_start(given: datetime | str, tz: str) -> tuple[datetime, str]:
+    """The local time of a start, and its zone."""
+    start = _moment(given) if isinstance(given, str) else given
+    if not isinstance(start, datetime):
+        raise InvalidOption("start", f"must be a datetime or text, not {start!r}")
+    if not 1970 <= start.year < 2200:
+        raise InvalidOption("start", f"must be in the years 1970 to 2199, not {start.year}")
+    if start.tzinfo is not None:
+        tz = tz or _name_of_zone(start)
+        start = start.astimezone(zone(tz).info)
+    elif not tz:
+        raise InvalidOption("start", "it has no time zone", "add tz=, or give an aware datetime")
+    return start.replace(tzinfo=None, microsecond=0, fold=0), zone(tz).name
+
+
+def _moment(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        reason = f"{text[:40]!r} is not a date and time" if text else "a rule needs one"
+        hint = "give the first possible tick, such as 2026-07-01T09:00"
+        raise InvalidOption("start", reason, hint) from None
+
+
+def _name_of_zone(moment: datetime) -> str:
+    key = getattr(moment.tzinfo, "key", None)
+    if isinstance(key, str):
+        return key
+    if moment.utcoffset():
+        reason = f"{moment.isoformat()} has an offset, but no time zone"
+        raise InvalidOption("start", reason, 'add tz=, for example tz="Europe/Istanbul"')
+    return "UTC"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class AnyOf(_Fires):
+    """Tick whenever one of several triggers does; ticks at the same instant are one."""
+
+    triggers: tuple[Cron | Every | At | Rule, ...]
+
+    def __init__(self, *triggers: Cron | Every | At | Rule | AnyOf) -> None:
+        flat: list[Cron | Every | At | Rule] = []
+        for trigger in triggers:
+            if not isinstance(trigger, Cron | Every | At | Rule | AnyOf):
+                raise InvalidOption("trigger", f"AnyOf takes triggers, not {trigger!r}")
+            flat += trigger.triggers if isinstance(trigger, AnyOf) else (trigger,)
+        flat = list(dict.fromkeys(flat))
+        if not 1 <= len(flat) <= MAX_TRIGGERS:
+            raise InvalidOption("trigger", f"AnyOf takes 1 to {MAX_TRIGGERS} triggers")
+        object.__setattr__(self, "triggers", tuple(flat))
+
+    @property
+    def tz(self) -> str:
+        """The zone of its first cron expression or rule; UTC without any."""
+        return next((each.tz for each in self.triggers if isinstance(each, Cron | Rule)), "UTC")
+
+    def next_after(self, instant: int) -> int | None:
+        """The first tick later than this instant; None if there is none."""
+        found = (each.next_after(instant) for each in self.triggers)
+        return min((tick for tick in found if tick is not None), default=None)
+
+    def prev_before(self, instant: int) -> int | None:
+        """The last tick earlier than this instant; None if there is none."""
+        found = (each.prev_before(instant) for each in self.triggers)
+        return max((tick for tick in found if tick is not None), default=None)
+
+    def count_between(self, start: int, end: int) -> int:
+        """How many ticks are in [start, end); iterates over all but the most frequent trigger."""
+        counted = [(each.count_between(start, end), each) for each in self.triggers]
+        counted.sort(key=lambda pair: -pair[0])
+        total, _ = counted[0]
+        before = [counted[0][1]]
+        for ticks, each in counted[1:]:
+            if ticks:
+                total += sum(
+                    not any(other.matches(tick) for other in before)
+                    for tick in each.between(start, end)
+                )
+                before.append(each)
+        return total
+
+    def adjusted(self, instant: int) -> bool:
+        """Whether the tick at this instant only replaces times that clocks skip."""
+        ticking = [each for each in self.triggers if each.matches(instant)]
+        return bool(ticking) and all(each.adjusted(instant) for each in ticking)
+
+    def describe(self) -> str:
+        """The triggers in words."""
+        first, *others = (each.describe() for each in self.triggers)
+        return "; ".join([first, *(f"{words[0].lower()}{words[1:]}" for words in others)])
+
+
+Trigger: TypeAlias = Cron | Every | At | Rule | AnyOf
+GatewayTrigger: TypeAlias = Cron | Every | At
+"""What the crons of a gateway may have."""
+
+
+def spread(trigger: Trigger, seed: str) -> Trigger:
+    """The trigger with a seed for `H` where it has none."""
+    if isinstance(trigger, AnyOf):
+        return AnyOf(*(spread(each, seed) for each in trigger.triggers))
+    return trigger.spread_by(seed) if isinstance(trigger, Cron) else trigger
+
+
+def anchored(trigger: Trigger, now: int, start: int | None) -> Trigger:
+    """The trigger with an anchor for intervals that have none: the start, or one interval later."""
+    if isinstance(trigger, AnyOf):
+        return AnyOf(*(anchored(each, now, start) for each in trigger.triggers))
+    if isinstance(trigger, Every):
+        return trigger.anchored(now + trigger.milliseconds if start is None else start)
+    return trigger
+
+
+def in_phase(trigger: AnyOf, before: AnyOf) -> AnyOf:
+    """The trigger whose intervals without an anchor keep the one that they had before."""
+    anchors = {t.milliseconds: t.anchor for t in before.triggers if isinstance(t, Every)}
+    return AnyOf(
+        *(
+            replace(each, anchor=anchors.get(each.milliseconds))
+            if isinstance(each, Every) and each.anchor is None
+            else each
+            for each in trigger.triggers
+        )
+    )
 
 
 def is_same_time(one: Trigger | None, other: Trigger) -> bool:
@@ -415,15 +614,22 @@ def _weekday(day: int | str) -> int:
 
 def encode(trigger: Trigger) -> dict[str, Any]:
     """The trigger as JSON data; `decode` reverses it."""
+    if isinstance(trigger, AnyOf):
+        return {"kind": "any_of", "triggers": [encode(each) for each in trigger.triggers]}
     return {"kind": _KIND[type(trigger)], **msgspec.structs.asdict(trigger)}
 
 
 def decode(data: Mapping[str, Any]) -> Trigger:
     """A trigger from data; unknown fields are refused by name."""
     kinds = {kind: made for made, kind in _KIND.items()}
+    if not isinstance(data, Mapping):
+        raise InvalidOption("trigger", f"must be an object, not {data!r}")
     kind = data.get("kind")
+    if kind == "any_of":
+        return _decode_any(data)
     if not isinstance(kind, str) or kind not in kinds:
-        raise InvalidOption("kind", f"must be one of {', '.join(kinds)}, not {kind!r}")
+        known = ", ".join((*kinds, "any_of"))
+        raise InvalidOption("kind", f"must be one of {known}, not {kind!r}")
     made = kinds[kind]
     given = {name: value for name, value in data.items() if name != "kind"}
     for name in given:
@@ -436,7 +642,28 @@ def decode(data: Mapping[str, Any]) -> Trigger:
     return made(**given)
 
 
-_KIND: dict[type[Cron] | type[Every] | type[At], str] = {Cron: "cron", Every: "interval", At: "at"}
+def _decode_any(data: Mapping[str, Any]) -> AnyOf:
+    triggers: object = data.get("triggers")
+    if data.keys() != {"kind", "triggers"} or not isinstance(triggers, list | tuple):
+        reason = "a trigger of kind any_of has triggers, a list of objects, and nothing else"
+        raise InvalidOption("triggers", reason)
+    listed = cast("Sequence[Any]", triggers)
+    if len(listed) > MAX_TRIGGERS:
+        raise InvalidOption("triggers", f"at most {MAX_TRIGGERS}, not {len(listed):,}")
+    for each in listed:
+        if isinstance(each, Mapping) and cast("Mapping[str, Any]", each).get("kind") == "any_of":
+            raise InvalidOption(
+                "triggers", "any_of cannot contain any_of", "list all triggers in one"
+            )
+    return AnyOf(*map(decode, listed))
+
+
+_KIND: dict[type[Cron] | type[Every] | type[At] | type[Rule], str] = {
+    Cron: "cron",
+    Every: "interval",
+    At: "at",
+    Rule: "rule",
+}
 
 
 # Checks and words --------------------------------------------------------------------------------
@@ -454,7 +681,7 @@ def _require_whole(option: str, value: object, least: int, most: int) -> int:
 
 
 def _require_instant(option: str, value: object) -> None:
-    if type(value) is not int or not _EARLIEST <= value // 1000 <= LATEST:
+    if type(value) is not int or not EARLIEST <= value // 1000 <= LATEST:
         raise InvalidTime(f"{option}: must be integer milliseconds since 1970 UTC, not {value!r}")
 
 

@@ -19,7 +19,7 @@ from duly.gateway.crons import GatewayCron
 from duly.gateway.verbs import ASK_SECONDS, MAX_ASKED, Gateways, RegisteredGateway
 from duly.ids import is_id
 from duly.model.schedule import ScheduleFilter, ScheduleRecord
-from duly.model.trigger import At, Cron, Every, Trigger
+from duly.model.trigger import At, Cron, Every, Rule, Trigger
 from duly.schedules.views import Schedule
 from duly.store.table import Store
 from duly.zones import zone
@@ -267,7 +267,10 @@ def _expression(trigger: Trigger) -> tuple[str, str]:
         return "cron", trigger.expression
     if isinstance(trigger, Every):
         return "interval", str(trigger.milliseconds)
-    assert isinstance(trigger, At)
+    if isinstance(trigger, Rule):
+        return "rule", trigger.rule
+    if not isinstance(trigger, At):
+        return "any_of", " | ".join(_expression(each)[1] for each in trigger.triggers)
     return "at", from_ms(trigger.instant).isoformat().replace("+00:00", "Z")
 
 

@@ -25,7 +25,7 @@ from duly.model.calendar import Calendar
 from duly.model.schedule_options import BY_NAME, JSON, Option
 from duly.model.schedule_options import Kind as OptionKind
 from duly.model.stored_values import read
-from duly.model.trigger import Cron, Trigger
+from duly.model.trigger import Cron, Every, Trigger
 from duly.model.trigger import decode as decode_trigger
 from duly.nearest import did_you_mean
 from duly.runtime.transaction_guard import refuse_inside_mutation
@@ -361,7 +361,7 @@ def _for_people(option: Option, spec: Any) -> Any:
 def in_words(trigger: Trigger) -> str:
     if isinstance(trigger, Cron):
         return f"{trigger.expression} ({trigger.tz})"
-    zone = "" if trigger.tz == "UTC" else f" ({trigger.tz})"
+    zone = f" ({trigger.tz})" if isinstance(trigger, Every) and trigger.tz != "UTC" else ""
     return f"{trigger.describe()}{zone}"
 
 

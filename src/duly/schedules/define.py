@@ -47,7 +47,7 @@ from duly.model.schedule import (
 )
 from duly.model.schedule_options import BY_NAME, DAY_MS, Kind, Shift
 from duly.model.stored_values import read
-from duly.model.trigger import At, Cron, Every, Trigger
+from duly.model.trigger import AnyOf, At, Cron, Every, Rule, Trigger, ticks_at_one_time
 from duly.nearest import MAX_KNOWN
 from duly.schedules.declared_calendars import DeclaredCalendar
 from duly.store.schedules.calendars import read_calendar
@@ -135,7 +135,7 @@ def define(
     call = call if isinstance(call, Call) else bound(call)
     now = core.clock.now()
     trigger = _trigger(given, now)
-    check_interval(trigger, floor_ms)
+    check_interval(trigger, floor_ms, now)
     _check_at_once(given, trigger)
     rotation = parse_rotation(given.get("rotation"))
     condition = parse_condition(given.get("condition"))
@@ -252,8 +252,8 @@ def _trigger(given: Mapping[str, Any], now: int) -> Trigger:
     if name == "every":
         every = value if isinstance(value, Every) else Every(_milliseconds("every", value))
         return every if tz is None else msgspec.structs.replace(every, tz=tz)
-    if not isinstance(value, Cron | Every | At):
-        raise InvalidOption(name, f"must be a Cron, Every or At, not {value!r}")
+    if not isinstance(value, Cron | Every | At | Rule | AnyOf):
+        raise InvalidOption(name, f"must be a Cron, Every, At, Rule or AnyOf, not {value!r}")
     return value
 
 
@@ -318,6 +318,10 @@ def _ticks_at_one_time(trigger: Trigger, now: int) -> bool:
         return trigger.milliseconds % DAY_MS == 0
     if isinstance(trigger, At):
         return True
+    if isinstance(trigger, Rule):
+        return ticks_at_one_time(trigger)
+    if isinstance(trigger, AnyOf):
+        return len(trigger.triggers) == 1 and _ticks_at_one_time(trigger.triggers[0], now)
     # If any day has two ticks, two of any three ticks are on one day.
     ticks = trigger.upcoming(3, now)
     return len({from_ms(t).astimezone(zone(trigger.tz).info).date() for t in ticks}) == len(ticks)

@@ -32,7 +32,17 @@ from duly.model.schedule import (
 )
 from duly.model.schedule_options import JSON, OPTIONS, Kind, Option
 from duly.model.stored_values import attempt
-from duly.model.trigger import Cron, Every, Trigger, is_same_time
+from duly.model.trigger import (
+    AnyOf,
+    Cron,
+    Every,
+    Rule,
+    Trigger,
+    anchored,
+    in_phase,
+    is_same_time,
+    spread,
+)
 from duly.schedules.define import Definition, detail_of, from_json, to_json
 
 WAS_DISABLED = "held"
@@ -81,14 +91,11 @@ def new_record(
 def columns_of(definition: Definition, key: str, now: int, fire_at_once: bool) -> dict[str, Any]:
     trigger = definition.trigger
     start_at = definition.start_at
-    if isinstance(trigger, Every):
-        if fire_at_once and start_at is None:
-            start_at = now
-        # Its anchor is its first tick, so that a clock that is behind cannot compute an earlier
-        # one.
-        trigger = trigger.anchored(now + trigger.milliseconds if start_at is None else start_at)
-    if isinstance(trigger, Cron):
-        trigger = trigger.spread_by(key)
+    if isinstance(trigger, Every) and fire_at_once and start_at is None:
+        start_at = now
+    # The anchor of an interval is its first tick, so that a clock that is behind cannot compute an
+    # earlier one.
+    trigger = spread(anchored(trigger, now, start_at), key)
     fields = msgspec.structs.asdict(definition)
     return fields | {
         "trigger": write_trigger(trigger),
@@ -235,6 +242,8 @@ def _in_phase(
 ) -> Definition:
     """The definition; its interval keeps its phase unless its length or its start is new."""
     before, trigger = _trigger_of(record), definition.trigger
+    if isinstance(trigger, AnyOf) and isinstance(before, AnyOf):
+        return msgspec.structs.replace(definition, trigger=in_phase(trigger, before))
     if not isinstance(trigger, Every):
         return definition
     if definition.start_at != record.start_at:
@@ -306,8 +315,8 @@ def policies_of(record: ScheduleRecord) -> Policies:
 
 def with_zone(merged: dict[str, Any], tz: str | None) -> dict[str, Any]:
     trigger = merged.get("trigger")
-    if not isinstance(trigger, Cron | Every):
-        raise InvalidOption("tz", "requires cron or every; this schedule has neither")
+    if not isinstance(trigger, Cron | Every | Rule):
+        raise InvalidOption("tz", "requires cron, every or a rule; this schedule has none of them")
     zoned = msgspec.structs.replace(trigger, tz="UTC" if tz is None else tz)
     return {name: value for name, value in merged.items() if name != "tz"} | {"trigger": zoned}
 

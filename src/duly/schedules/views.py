@@ -75,7 +75,7 @@ class Schedule:
 
     @property
     def trigger(self) -> Trigger:
-        """When it ticks: a `Cron`, an `Every` or an `At`."""
+        """When it ticks: a `Cron`, `Every`, `At`, `Rule` or `AnyOf`."""
         return plan_of(self._record).trigger
 
     @property
@@ -85,7 +85,7 @@ class Schedule:
 
     @property
     def tz(self) -> str:
-        """The time zone of its cron expression; for an interval it has no effect."""
+        """The time zone of its cron expression or rule; for an interval it has no effect."""
         return self.trigger.tz
 
     @property

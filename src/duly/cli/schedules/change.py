@@ -72,13 +72,14 @@ def create(
 ) -> None:
     """Create a schedule that calls FUNCTION, or POSTs to endpoint:NAME.
 
-    Arguments are name=text or name:=json. Give --cron, --every or --at. The upcoming runs are
-    previewed.
+    Arguments are name=text or name:=json. Give --cron, --every, --at, --rule or --trigger. The
+    upcoming runs are previewed.
 
     \b
     duly schedules create nightly report --cron "0 2 * * *" --tz Europe/Berlin
     duly schedules create sync pull depth:=2 --every 15m --overlap buffer_one
     duly schedules create ping endpoint:billing --every 1h --calendar closed
+    duly schedules create pay run --rule "FREQ=DAILY" --anchor 2026-05-01T09:00
     """
     _check_one_trigger(options, needed=True)
     body = body_of(options) | called(function) | arguments(pairs)
@@ -150,11 +151,12 @@ def update(
 
 
 def _check_one_trigger(options: dict[str, Any], *, needed: bool) -> None:
-    given = [f"--{name}" for name in ("cron", "every", "at") if options[name] is not None]
+    names = ("cron", "every", "at", "rule", "trigger")
+    given = [f"--{name}" for name in names if options[name] is not None]
     if len(given) > 1:
         fail(f"give {' or '.join(given)}, not both", EXIT_USAGE)
     if needed and not given:
-        fail("give --cron, --every or --at", EXIT_USAGE)
+        fail("give --cron, --every, --at, --rule or --trigger", EXIT_USAGE)
 
 
 def _first_ticks(root: Root, schedule: Item) -> RenderableType:

@@ -47,8 +47,18 @@ schedule_options = all_of(
     ),
     click.option("--every", type=Length(), help="Run at this interval, such as 15m or 1d."),
     click.option("--at", type=Moment(), help="Run once, at this time."),
-    tz_option("Time zone of --cron (default: UTC) and of times without an offset."),
-    click.option("--anchor", "anchor_at", type=Moment(), help="Count --every from this time."),
+    click.option(
+        "--rule",
+        metavar="RRULE",
+        help="Run by a recurrence rule (RFC 5545), counted from --anchor, or from its DTSTART.",
+    ),
+    click.option(
+        "--trigger", type=Json(), metavar="JSON|@FILE", help="Run by a trigger of any kind."
+    ),
+    tz_option("Time zone of --cron and --rule (default: UTC) and of times without an offset."),
+    click.option(
+        "--anchor", "anchor_at", type=Moment(), help="Count --every or --rule from this time."
+    ),
     *(_option(option) for option in OPTIONS),
     click.option("--queue", metavar="NAME", help="Queue of its jobs."),
     click.option("--priority", type=click.IntRange(0, 9), help="Priority of its jobs."),
@@ -62,6 +72,8 @@ def body_of(options: dict[str, Any], cleared: Sequence[str] = ()) -> dict[str, A
     if given.get("at"):
         # It has been applied to the time; a single instant has no zone.
         given.pop("tz", None)
+    if "rule" in given:
+        given["trigger"] = _rule(given)
     if "every" in given:
         given["every_ms"] = round(given.pop("every") * 1000)
     taken = {CLEARABLE[name]: None for name in cleared}
@@ -69,6 +81,17 @@ def body_of(options: dict[str, Any], cleared: Sequence[str] = ()) -> dict[str, A
         fail(f"{both[0]} is both set and cleared", EXIT_USAGE)
     jobs = {name: given.pop(name) for name in JOB_OPTIONS if name in given}
     return given | taken | ({"options": jobs} if jobs else {})
+
+
+def _rule(given: dict[str, Any]) -> dict[str, Any]:
+    """The trigger that --rule, --anchor and --tz describe."""
+    rule = {"kind": "rule", "rule": given.pop("rule")}
+    if start := given.pop("anchor_at", None):
+        rule["start"] = start
+    # The zone of a DTSTART is in its text.
+    if (tz := given.pop("tz", None)) or start:
+        rule["tz"] = tz or "UTC"
+    return rule
 
 
 def called(function: str) -> dict[str, str]:
@@ -108,7 +131,8 @@ def _options_of(schedule: Item) -> dict[str, str | None]:
         "cron": schedule["cron"],
         "every": schedule["every"],
         "at": schedule["at"],
-        "tz": None if schedule["at"] or schedule["tz"] == "UTC" else schedule["tz"],
+        "trigger": json.dumps(schedule["trigger"]) if _is_only_a_trigger(schedule) else None,
+        "tz": schedule["tz"] if _has_zone(schedule) else None,
         "anchor": schedule["anchor_at"],
         **{option.flag: _written(option, schedule[option.name]) for option in OPTIONS},
         "queue": jobs.get("queue"),
@@ -117,6 +141,15 @@ def _options_of(schedule: Item) -> dict[str, str | None]:
         "timeout": None if jobs.get("timeout") is None else write_length(jobs["timeout"]),
         "owner": schedule["owner"],
     }
+
+
+def _is_only_a_trigger(schedule: Item) -> bool:
+    """Whether it is a rule, or several triggers."""
+    return not (schedule["cron"] or schedule["every"] or schedule["at"])
+
+
+def _has_zone(schedule: Item) -> bool:
+    return bool(schedule["cron"] or schedule["every"]) and schedule["tz"] != "UTC"
 
 
 def _written(option: Option, value: Any) -> str | None:

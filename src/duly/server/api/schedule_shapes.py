@@ -29,7 +29,7 @@ from duly.model.schedule import (
 )
 from duly.model.schedule_options import OPTIONS, Kind, Option
 from duly.model.stored_values import attempt
-from duly.model.trigger import LEAST_INTERVAL_MS, At, Cron, Every, Trigger
+from duly.model.trigger import LEAST_INTERVAL_MS, At, Cron, Every, Trigger, decode, encode
 from duly.model.why_schedule import ScheduleCause
 from duly.schedules import Foreseen, Schedule, SchedulePlan, Tick
 from duly.schedules.define import from_json
@@ -103,6 +103,20 @@ class TriggerBody(Shape):
         UNSET
     )
     at: Instant | UnsetType | None = UNSET
+    trigger: (
+        Annotated[
+            dict[str, Any],
+            Meta(
+                description="A recurrence rule (RFC 5545), or several triggers: "
+                '{"kind": "rule", "rule": "FREQ=WEEKLY;INTERVAL=2;BYDAY=MO", '
+                '"start": "2026-07-06T09:00:00", "tz": "Europe/Istanbul"} or '
+                '{"kind": "any_of", "triggers": [{"kind": "cron", "expression": "0 9 * * *", '
+                '"tz": "UTC"}, {"kind": "interval", "milliseconds": 300000}, …]}.'
+            ),
+        ]
+        | UnsetType
+        | None
+    ) = UNSET
 
 
 RECORDS: dict[str, Any] = {"budget": BudgetShape, "expect": ExpectShape}
@@ -147,7 +161,7 @@ else:
 
 
 class ScheduleOptionsBody(_OptionsBody):
-    """The options of a schedule, with exactly one of `cron`, `every` and `at`."""
+    """The options of a schedule, with exactly one of `cron`, `every`, `at` and `trigger`."""
 
 
 class NewScheduleBody(ScheduleOptionsBody, kw_only=True):
@@ -195,6 +209,8 @@ def options_of(app: Duly, body: ScheduleOptionsBody) -> dict[str, Any]:
         options["every"] = Every(milliseconds, None if anchor is None else to_ms(anchor))
     elif anchor is not None:
         raise InvalidOption("anchor_at", "requires every or every_ms")
+    if (trigger := options.get("trigger")) is not None:
+        options["trigger"] = decode(trigger)
     if (budget := options.get("budget")) is not None:
         options["budget"] = Budget(**asdict(budget))
     if (expect := options.get("expect")) is not None:
@@ -247,6 +263,9 @@ class CallShape(Shape):
     anchor_at_ms: Ms | None
     at: Time | None
     at_ms: Ms | None
+    trigger: Annotated[
+        dict[str, Any] | None, Meta(description="The trigger of any kind, as stored.")
+    ]
 
 
 SHOWN: dict[Kind, Any] = TAKEN | {
@@ -490,11 +509,11 @@ class ScheduleShapes:
 
 
 def _trigger(trigger: Trigger | None) -> dict[str, Any]:
-    fields: dict[str, Any] = dict.fromkeys(("description", "cron", "every", "every_ms"))
+    fields: dict[str, Any] = dict.fromkeys(("description", "cron", "every", "every_ms", "trigger"))
     fields |= {"tz": "UTC", **_instants(anchor=None, at=None)}
     if trigger is None:
         return fields
-    fields |= {"description": trigger.describe(), "tz": trigger.tz}
+    fields |= {"description": trigger.describe(), "tz": trigger.tz, "trigger": encode(trigger)}
     match trigger:
         case Cron():
             return fields | {"cron": trigger.expression}
@@ -506,6 +525,8 @@ def _trigger(trigger: Trigger | None) -> dict[str, Any]:
             }
         case At():
             return fields | {"at": from_ms(trigger.instant), "at_ms": trigger.instant}
+        case _:
+            return fields
 
 
 def _instants(**instants: int | None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from duly.server.api.schedule_shapes import (
 from duly.server.dashboard.forms import Form, body_of
 from duly.server.dashboard.pages import Viewer
 
-TRIGGERS = ("cron", "every", "at")
+TRIGGERS = ("cron", "every", "at", "trigger")
 LOCAL = "%Y-%m-%dT%H:%M:%S"
 COMPARED = 12
 """How many ticks the preview compares, before and after the change."""
@@ -50,13 +50,14 @@ GROUPS = {
 
 def values_of(shape: ScheduleShape, zone: ZoneInfo) -> dict[str, str]:
     """The form fields, filled with the schedule's current values."""
-    kind = "cron" if shape.cron is not None else "every" if shape.every is not None else "at"
+    kinds = (name for name in TRIGGERS if getattr(shape, name) is not None)
     values = {
-        "kind": kind,
+        "kind": next(kinds, "at"),
         "cron": shape.cron or "",
         "tz": shape.tz,
         "every": shape.every or "",
         "at": local(shape.at_ms, zone),
+        "trigger": _json(shape.trigger),
         "args": _json(shape.args) or "{}",
     }
     for option in OPTIONS:
@@ -141,10 +142,20 @@ def changes_of(shape: ScheduleShape, form: Form, zone: ZoneInfo) -> ScheduleChan
         fields["args"] = form.object("args") or {}
     kind = after["kind"] if after["kind"] in TRIGGERS else before["kind"]
     if "kind" in changed or kind in changed:
-        fields[kind] = instant(form, "at", zone) if kind == "at" else form.given(kind)
-    if "tz" in changed and kind != "at":
+        fields[kind] = _read_trigger(kind, form, zone)
+    if "tz" in changed and kind not in ("at", "trigger"):
         fields["tz"] = form.given("tz")
     return body_of(ScheduleChangesBody, version=form.whole("version") or 0, **fields)
+
+
+def _read_trigger(kind: str, form: Form, zone: ZoneInfo) -> Any:
+    match kind:
+        case "at":
+            return instant(form, "at", zone)
+        case "trigger":
+            return form.object("trigger")
+        case _:
+            return form.given(kind)
 
 
 def changed_by(body: ScheduleChangesBody) -> list[str]:
