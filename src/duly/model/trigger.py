@@ -644,7 +644,7 @@ def decode(data: Mapping[str, Any]) -> Trigger:
 
 def _decode_any(data: Mapping[str, Any]) -> AnyOf:
     triggers: object = data.get("triggers")
-    if data.keys() != {"kind", "triggers"} or not isinstance(triggers, list | tuple):
+    if set(data) != {"kind", "triggers"} or not isinstance(triggers, list | tuple):
         reason = "a trigger of kind any_of has triggers, a list of objects, and nothing else"
         raise InvalidOption("triggers", reason)
     listed = cast("Sequence[Any]", triggers)
