@@ -144,6 +144,7 @@ def public_classes() -> set[str]:
 MEANT = {
     "AsyncAction.__call__": "Coroutine[Any, Any, R_co]",
     "AsyncPlainAction.__call__": "Coroutine[Any, Any, R_co]",
+    "AsyncCtx.arguments": "Mapping[str, Any]",
     "AsyncApp.function": "Function[..., Any]",
     "AsyncJob.arguments": "dict[str, Any]",
     "AsyncJob.children": "list[AsyncJob[Any]]",
@@ -156,6 +157,7 @@ MEANT = {
     "Batch.jobs": "Iterator[Job[Any]]",
     "Batch.results": "Iterator[Any]",
     "Calendar.encode": "dict[str, Any]",
+    "Ctx.arguments": "Mapping[str, Any]",
     "Duly.dead": "list[Job[Any]]",
     "Duly.function": "Function[..., Any]",
     "Duly.retry": "Job[Any]",
@@ -170,6 +172,7 @@ MEANT = {
     "Schedule.rotation": "list[dict[str, Any]] | None",
     "Tick.detail": "dict[str, Any]",
     "Tick.job": "Job[Any] | None",
+    "Tx.arguments": "Mapping[str, Any]",
     "Tx.connection": "Any",
     "Verbs.job": "Job[Any]",
     "Verbs.jobs": "list[Job[Any]]",

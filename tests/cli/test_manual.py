@@ -24,9 +24,12 @@ def test_the_page_is_true(terminal: Terminal, tmp_path: Path) -> None:
             (tmp_path / FILES[language]).write_text(text)
         elif language == "sh" and not not_run:
             for line in text.splitlines():
-                program, *arguments = shlex.split(line)
+                command, _, file = line.partition(" > ")
+                program, *arguments = shlex.split(command)
                 assert program == "duly", line
                 ended = terminal.run(*arguments, cwd=tmp_path, code=None)
+                if file:
+                    (tmp_path / file).write_text(ended.out)
                 assert ended.code in EXITS.get(arguments[0], {0}), (line, ended)
                 said = ended.out
                 ran += 1

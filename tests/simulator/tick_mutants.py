@@ -12,7 +12,7 @@ from unittest import mock
 import msgspec
 
 from duly.app.program import AppProgram
-from duly.model import decide, due, trigger
+from duly.model import decide, due, local_times
 from duly.model.cron import Expression
 from duly.model.decide import Decided, Dispatch, Facts, Purpose, Standing, Verdict
 from duly.model.due import Due, Missed
@@ -364,7 +364,7 @@ def following_the_clock(always: bool) -> AbstractContextManager[None]:
 
 @mutant("a time that clocks skip does not fire", seed=14)
 def dst_skipped() -> AbstractContextManager[None]:
-    return patched(trigger, "_LONGEST_GAP", 0)
+    return patched(local_times, "_LONGEST_GAP", 0)
 
 
 # Catching up --------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def cron(
     after: datetime | None,
     start: datetime | None,
 ) -> None:
-    """Explain a cron expression or a recurrence rule (RFC 5545) and show when it fires.
+    """Explain a cron expression or a rule and show when it fires.
 
     Fires on days with a daylight saving change are marked and explained.
 
