@@ -122,8 +122,9 @@ def test_what_operators_do_to_one(place: Place) -> None:
 
     assert "has no condition" in place.duly("schedules", "condition", "hourly").out
     tried = place.duly("schedules", "condition", "hourly", "--try", CONDITION).out
-    assert "✓  /last_24h_stats/failed    lt        3          0" in tried
-    assert "✗  /prior_run_result/status  eq        completed  not found" in tried
+    assert "✓ /last_24h_stats/failed lt 3: 0 is less than 3\n" in tried
+    missing = "there is no such value; eq is false for a missing value"
+    assert f"✗ /prior_run_result/status eq completed: {missing}\n" in " ".join(tried.split(" "))
     assert "it is not met" in tried
     assert place.app.schedules.get("hourly").condition is None
     file = place.folder / "condition.json"

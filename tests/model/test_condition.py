@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from duly.errors import InvalidCondition
 from duly.model.condition import (
     MAX_KEYS,
+    RunStatus,
     Stats,
     context,
     instant,
     parse,
+    parse_new,
     parse_pointer,
     prior_run_result,
     resolve,
@@ -431,7 +433,159 @@ def test_a_deep_context_does_no_harm():
     assert condition.passes({"a": nested(64)})
 
 
+@pytest.mark.spec("N74")
+@pytest.mark.parametrize(
+    ("pointer", "named"),
+    [
+        ("/last_24h_stat/failed", "'last_24h_stat'; did you mean 'last_24h_stats'?"),
+        ("/prior_run/status", "'prior_run'; did you mean 'prior_run_result'?"),
+        ("/x", "'x'; the values are prior_run_result, last_24h_stats, signal_rpc_result"),
+        ("/", "''; the values are"),
+        ("/last_24h_stats/fail", "last_24h_stats has no 'fail'; did you mean 'failed'?"),
+        ("/last_24h_stats/failed/0", "did you mean 'failed'?"),
+        ("/last_24h_stats/7", "it has succeeded, failed, total"),
+    ],
+)
+def test_a_pointer_to_a_value_that_cannot_exist_is_refused(pointer: str, named: str):
+    given_by_user = EXAMPLE | {pointer: {"neq": 1}}
+    with pytest.raises(InvalidCondition) as refused:
+        parse_new(given_by_user)
+    assert refused.value.pointer == pointer
+    assert named in str(refused.value)
+    # One that is stored goes on as before.
+    assert parse(given_by_user).passes(context({"status": RunStatus.COMPLETED}, Stats()))
+
+
+@pytest.mark.spec("N74")
+def test_pointers_to_values_that_may_exist_are_accepted():
+    pointers = [
+        "",
+        "/prior_run_result",
+        "/prior_run_result/anything/0",
+        "/signal_rpc_result/any/thing",
+        "/last_24h_stats",
+        *(f"/last_24h_stats/{count}" for count in Stats._fields),
+    ]
+    every = {pointer: {"neq": 1} for pointer in pointers}
+    assert parse_new(every) == parse(every)
+
+
+# The previous run ---------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("N75")
+@pytest.mark.parametrize("word", ["completed", "succeeded"])
+def test_the_status_that_duly_reports_has_two_names_in_every_operator(word: str):
+    seen = context(prior_run_result("succeeded", None), Stats())
+
+    def is_true(operator: str, expected: object, pointer: str = "/prior_run_result/status") -> bool:
+        return parse({pointer: {operator: expected}}).passes(seen)
+
+    assert is_true("eq", word)
+    assert not is_true("neq", word)
+    assert is_true("contains", word)
+    assert is_true("contains", word[2:6])
+    assert not is_true("gt", word)
+    assert not is_true("lt", word)
+    assert is_true("eq", {"status": word, "value": None}, "/prior_run_result")
+    whole = seen | {"prior_run_result": {"status": word, "value": None}}
+    assert is_true("eq", whole, "")
+    for other in ("failed", "Completed", "", True, None, [word]):
+        assert not is_true("eq", other)
+        assert is_true("neq", other)
+
+
+@pytest.mark.spec("N75")
+@pytest.mark.parametrize("state", ["failed", "canceled"])
+def test_other_statuses_have_one_name(state: str):
+    seen = context(prior_run_result(state, None), Stats())
+    for word in ("completed", "succeeded", "failed", "canceled"):
+        assert parse({"/prior_run_result/status": {"eq": word}}).passes(seen) is (word == state)
+
+
+@pytest.mark.spec("N75")
+@pytest.mark.parametrize("own", ["completed", "succeeded"])
+def test_the_status_of_a_result_is_plain_text(own: str):
+    seen = context(prior_run_result("succeeded", json.dumps({"status": own})), Stats())
+    for word in ("completed", "succeeded"):
+        assert parse({"/prior_run_result/status": {"eq": word}}).passes(seen) is (word == own)
+
+
+@pytest.mark.spec("N76")
+@pytest.mark.parametrize("operator", ["eq", "neq", "gt", "lt", "contains"])
+@pytest.mark.parametrize("pointer", ["/prior_run_result/n", "/prior_run_result"])
+def test_without_a_previous_run_the_schedule_decides_about_checks_of_it(pointer, operator):
+    condition = parse({pointer: {operator: 1}})
+    none, some = context(None, Stats()), context({"n": 1}, Stats())
+    assert condition.explain(none).passes is (operator == "neq")
+    for first_run in ("pass", "fail"):
+        explained = condition.explain(none, first_run)
+        assert explained.passes is (first_run == "pass")
+        assert condition.explain(some, first_run) == condition.explain(some)
+        if explained.passes != (operator == "neq"):
+            said = f"there is no previous run, and first_run is {first_run}"
+            assert explained.checks[0].why == said
+            assert explained.passes or explained.detail.endswith(said)
+
+
+@pytest.mark.spec("N76")
+def test_without_a_previous_run_the_other_checks_count_as_ever():
+    for pointer in ("/last_24h_stats/failed", "/signal_rpc_result", ""):
+        condition = parse({pointer: {"eq": 1}})
+        assert not condition.explain(context(None, Stats()), "pass").passes
+        assert parse({pointer: {"neq": 1}}).explain(context(None, Stats()), "fail").passes
+
+
 # Explaining ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("N77")
+@pytest.mark.parametrize(
+    ("operator", "expected", "actual", "passes", "why"),
+    [
+        ("eq", 1, 1.0, True, "1.0 equals 1"),
+        ("eq", 1, 2, False, "2 does not equal 1"),
+        ("eq", "1", 1, False, '1 does not equal "1": a number never equals text'),
+        ("eq", True, 1, False, "1 does not equal true: a number never equals true"),
+        ("eq", [1], {}, False, "{} does not equal [1]: an object never equals an array"),
+        ("neq", "a", "a", False, '"a" equals "a"'),
+        ("neq", "a", "b", True, '"b" does not equal "a"'),
+        (
+            "eq",
+            "succeeded",
+            RunStatus.COMPLETED,
+            True,
+            '"completed" equals "succeeded": both are names of the same status',
+        ),
+        ("gt", 3, 5, True, "5 is greater than 3"),
+        ("gt", 3, 3, False, "3 is not greater than 3"),
+        ("lt", "2026-07-03", "2026-07-02", True, '"2026-07-02" is less than "2026-07-03"'),
+        (
+            "lt",
+            3,
+            "2",
+            False,
+            '"2" and 3 have no order: lt compares two numbers, or two ISO 8601 dates or times',
+        ),
+        ("contains", "b", "abc", True, '"abc" contains "b"'),
+        ("contains", 4, [1, 2], False, "[1,2] does not contain 4"),
+        ("contains", 4, "4", False, '"4" is text, and 4 is a number'),
+        ("contains", 4, 44, False, "44 is a number; contains needs text or an array"),
+    ],
+)
+def test_a_check_says_what_was_compared_and_why(operator, expected, actual, passes, why):
+    [check] = parse({"/v": {operator: expected}}).explain({"v": actual}).checks
+    assert (check.passes, check.why) == (passes, why)
+
+
+@pytest.mark.spec("N74", "N77")
+def test_a_check_says_why_there_is_no_value():
+    misspelled = parse({"/last_24h_stat": {"neq": 1}, "/prior_run_result/n": {"eq": 1}})
+    assert [check.why for check in misspelled.explain(context(None, Stats())).checks] == [
+        "there is no value 'last_24h_stat'; did you mean 'last_24h_stats'?; "
+        "neq is true for a missing value",
+        "there is no such value; eq is false for a missing value",
+    ]
 
 
 def test_an_explanation_has_every_check_with_what_it_found():

@@ -158,7 +158,7 @@ def test_the_past_asks_the_calendar_but_not_the_present(app: Duly, clock: Manual
         post,
         cron="0 9 * * *",
         calendar="off",
-        condition={"/nothing": {"eq": 1}},
+        condition={"/signal_rpc_result/nothing": {"eq": 1}},
         budget=Budget(runs=1, per=3600),
         rotation=[{"audience": "a"}, {"audience": "b"}],
     )

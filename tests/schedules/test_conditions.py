@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from duly import Ctx, Duly, InvalidCondition, ManualClock, Retry, Schedule, State
+from duly.errors import InvalidOption
 from duly.model.job import Finish
 from duly.runtime import signals
 from duly.runtime.ticker import Ticker
@@ -212,7 +213,7 @@ def test_a_stored_condition_that_makes_no_sense_fails_its_ticks_and_nothing_else
     app: Duly, db: Database, clock: ManualClock, work: Any
 ):
     for key in ("one", "two", "three"):
-        app.schedules.create(key, work, cron="0 9 * * *", condition={"/a": {"neq": 1}})
+        app.schedules.create(key, work, cron="0 9 * * *", condition={"": {"neq": 1}})
     bad = {"one": '{"/a": {"between": [1, 2]}}', "two": "{"}
     for key, text in bad.items():
         db.execute("UPDATE @schedules SET condition = ? WHERE key = ?", text, key)
@@ -226,6 +227,78 @@ def test_a_stored_condition_that_makes_no_sense_fails_its_ticks_and_nothing_else
         assert app.schedules.get(key).status == "enabled"
     assert "between" in app.schedules.ticks("one")[0].detail["error"]
     assert app.schedules.update("one", condition=None).condition is None
+
+
+MISSPELLED = {"/last_24h_stat/failed": {"lt": 3}}
+
+
+@pytest.mark.spec("N74")
+def test_a_value_that_does_not_exist_is_refused_wherever_a_condition_is_given(app: Duly, work: Any):
+    app.schedules.create("digest", work, cron="0 9 * * *")
+    for give in (
+        lambda: app.schedules.create("new", work, cron="0 9 * * *", condition=MISSPELLED),
+        lambda: app.schedules.update("digest", condition=MISSPELLED),
+        lambda: app.schedule("declared", work, cron="0 9 * * *", condition=MISSPELLED),
+        lambda: app.schedules.explain("digest", MISSPELLED),
+    ):
+        with pytest.raises(InvalidCondition, match="did you mean 'last_24h_stats'") as refused:
+            give()
+        assert refused.value.pointer == "/last_24h_stat/failed"
+    assert app.schedules.get("digest").condition is None
+    assert [schedule.key for schedule in app.schedules.list()] == ["digest"]
+
+
+@pytest.mark.spec("N74")
+def test_a_stored_value_that_does_not_exist_is_evaluated_and_explained(
+    app: Duly, db: Database, clock: ManualClock, work: Any
+):
+    stored = {"digest": {"lt": 3}, "other": {"neq": 3}}
+    for key, operator in stored.items():
+        app.schedules.create(key, work, cron="0 9 * * *", overlap="allow")
+        condition = json.dumps({"/last_24h_stat/failed": operator}, separators=(",", ":"))
+        db.execute("UPDATE @schedules SET condition = ? WHERE key = ?", condition, key)
+    # Another change keeps it.
+    assert app.schedules.update("digest", note="kept").condition == MISSPELLED
+    assert app.schedules.update("digest", condition=MISSPELLED).condition == MISSPELLED
+    at(clock, utc(2026, 7, 1, 9))
+    tick_all(app)
+    assert ledger(app, "digest") == [("skipped", "condition_failed")]
+    assert ledger(app, "other") == [("dispatched", None)]
+    for key in stored:
+        [check] = app.schedules.explain(key).checks
+        assert "did you mean 'last_24h_stats'?" in check.why
+
+
+@pytest.mark.spec("N76")
+def test_a_schedule_says_what_a_missing_previous_run_comes_to(
+    app: Duly, clock: ManualClock, work: Any
+):
+    after_success = {"/prior_run_result/status": {"eq": "succeeded"}}
+    not_failed = {"/prior_run_result/status": {"neq": "failed"}}
+    options: dict[str, dict[str, Any]] = {
+        "usual": {"condition": after_success},
+        "starts": {"condition": after_success, "first_run": "pass"},
+        "waits": {"condition": not_failed, "first_run": "fail"},
+        "other": {"condition": after_success | {"": {"eq": 1}}, "first_run": "pass"},
+    }
+    for key, given in options.items():
+        app.schedules.create(key, work.bind(key), cron="0 9 * * *", overlap="allow", **given)
+    at(clock, utc(2026, 7, 1, 9))
+    tick_all(app)
+    dispatched, skipped = [("dispatched", None)], [("skipped", "condition_failed")]
+    assert {key: ledger(app, key) for key in options} == {
+        "usual": skipped,
+        "starts": dispatched,
+        "waits": skipped,
+        "other": skipped,
+    }
+    assert "first_run is fail" in app.schedules.ticks("waits")[0].detail["why"]
+    drain(app)
+    for key in ("usual", "starts", "waits"):
+        assert app.schedules.explain(key).passes
+    assert app.schedules.get("waits").policies.first_run == "fail"
+    with pytest.raises(InvalidOption, match="must be one of check, pass, fail"):
+        app.schedules.update("waits", first_run="maybe")  # type: ignore[arg-type]
 
 
 def test_a_long_detail_is_cut_and_still_says_why(app: Duly, clock: ManualClock, work: Any):

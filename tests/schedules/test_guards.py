@@ -96,7 +96,7 @@ def test_an_operator_who_runs_it_now_is_not_asked_for_calendar_and_condition(
         post,
         cron="0 9 * * *",
         calendar="never",
-        condition={"/nothing": {"eq": 1}},
+        condition={"/signal_rpc_result/nothing": {"eq": 1}},
         budget=Budget(runs=2, per=60),
     )
     app.schedules.skip_next("digest")

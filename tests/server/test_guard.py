@@ -260,7 +260,7 @@ def test_a_body_has_at_most_one_mebibyte_and_nine_where_it_holds_arguments(door,
     before = house.jobs()
     most = 8 * 1024 * 1024
     assert (MAX_BODY, MAX_CALL) == (1024 * 1024, 9 * 1024 * 1024)
-    condition = {"condition": {"/a": {"lt": 3}}, "context": {}}
+    condition = {"condition": {"/signal_rpc_result": {"lt": 3}}, "context": {}}
     for path, size, value, status in (
         (EXPLAIN, MAX_BODY, condition, 200),
         (JOBS, MAX_CALL, {"function": "greet", "args": {"name": "x" * (most - 11)}}, 201),
@@ -313,7 +313,7 @@ def test_a_body_may_come_in_parts(house):
 
 
 def explain(door: TestClient, context: str, kind: str = "application/json") -> Any:
-    body = f'{{"condition": {{"/a": {{"lt": 3}}}}, "context": {{"a": {context}}}}}'
+    body = f'{{"condition": {{"/signal_rpc_result": {{"lt": 3}}}}, "context": {{"a": {context}}}}}'
     return door.post(EXPLAIN, content=body.encode(), headers={"Content-Type": kind})
 
 

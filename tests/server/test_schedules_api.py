@@ -783,7 +783,7 @@ def test_readers_change_nothing(guarded: TestClient, bearer: Callable[..., dict[
 # Conditions --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("condition", [None, {}, {"/a": {"eq": 1}}])
+@pytest.mark.parametrize("condition", [None, {}, {"/signal_rpc_result/a": {"eq": 1}}])
 def test_a_condition_that_makes_sense(api: Api, condition: Any):
     answer = api.post("/conditions/validate", {"condition": condition})
 
@@ -797,6 +797,7 @@ def test_a_condition_that_makes_sense(api: Api, condition: Any):
         ({"a": {"eq": 1}}, "a", "a pointer must start with a slash"),
         ({"/a": {"is": 1}}, "/a", "unknown operator 'is'"),
         ({"/a": {}}, "/a", "no operators; give exactly one"),
+        ({"/last_24h_stat": {"eq": 1}}, "/last_24h_stat", "there is no value 'last_24h_stat'"),
     ],
 )
 def test_a_condition_that_makes_none(api: Api, condition: Any, pointer: str | None, reason: str):
@@ -807,8 +808,11 @@ def test_a_condition_that_makes_none(api: Api, condition: Any, pointer: str | No
 
 
 def test_a_condition_is_tried_on_a_context(api: Api):
-    context = {"last_24h_stats": {"failed": 5}}
-    condition = {"/last_24h_stats/failed": {"lt": 3}, "/gone": {"neq": 1}}
+    context = {"last_24h_stats": {"failed": 5}, "prior_run_result": {"status": "completed"}}
+    condition = {
+        "/last_24h_stats/failed": {"lt": 3},
+        "/prior_run_result/status": {"eq": "succeeded"},
+    }
 
     answer = api.post("/conditions/explain", {"condition": condition, "context": context})
 
@@ -816,8 +820,9 @@ def test_a_condition_is_tried_on_a_context(api: Api):
     assert answer["detail"] == "/last_24h_stats/failed is 5, expected < 3"
     assert [(c["found"], c["actual"], c["passes"]) for c in answer["checks"]] == [
         (True, 5, False),
-        (False, None, True),
+        (True, "completed", True),
     ]
+    assert answer["checks"][0]["why"] == "5 is not less than 3"
 
 
 def test_a_context_that_is_no_json_is_refused(client: TestClient):

@@ -16,7 +16,15 @@ import msgspec
 from msgspec.structs import replace
 
 from duly.model.calendar import Calendar
-from duly.model.condition import Stats, context
+from duly.model.condition import (
+    COUNTS,
+    PREVIOUS_RUN,
+    SIGNAL,
+    Condition,
+    Explanation,
+    Stats,
+    context,
+)
 from duly.model.due import FOREVER, Missed, due_at, shifted, ticks_due
 from duly.model.function import Status
 from duly.model.schedule import (
@@ -266,11 +274,12 @@ def _calendar(tick: Tick) -> Skip | None:
     return Skip(Reason.CALENDAR, detail)
 
 
-def context_of(plan: Plan, facts: Facts) -> dict[str, Any]:
-    """The context in which a schedule's condition is evaluated."""
+def explain(condition: Condition, plan: Plan, facts: Facts) -> Explanation:
+    """The result of each check of a schedule's condition."""
     prior = facts.priors.get(plan.record.function, Prior())
     signal = facts.signals.get(plan.id, Signal())
-    return context(prior.result, prior.stats, signal.value)
+    seen = context(prior.result, prior.stats, signal.value)
+    return condition.explain(seen, plan.policies.first_run)
 
 
 def _condition(tick: Tick) -> Skip | None:
@@ -282,7 +291,7 @@ def _condition(tick: Tick) -> Skip | None:
     signal = tick.facts.signals.get(tick.plan.id, Signal())
     if signal.error is not None:
         return Skip(Reason.CONDITION_FAILED, {"error": signal.error})
-    explanation = condition.explain(context_of(tick.plan, tick.facts))
+    explanation = explain(condition, tick.plan, tick.facts)
     if explanation.passes:
         return None
     checks = [check._asdict() for check in explanation.checks]
@@ -494,11 +503,11 @@ def encode_detail(detail: Mapping[str, Any]) -> str:
 
 def needs_prior(plan: Plan) -> bool:
     """Whether the condition depends on earlier jobs of the target."""
-    return _mentions(plan, "prior_run_result", "last_24h_stats")
+    return _mentions(plan, PREVIOUS_RUN, COUNTS)
 
 
 def needs_signal(plan: Plan) -> bool:
-    return _mentions(plan, "signal_rpc_result")
+    return _mentions(plan, SIGNAL)
 
 
 def _mentions(plan: Plan, *parts: str) -> bool:

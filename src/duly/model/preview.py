@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from duly.model.condition import Stats
+from duly.model.condition import RunStatus, Stats
 from duly.model.decide import Decided, Facts, Prior, Tick, walk
 from duly.model.due import first_coming, ticks_due, ticks_to_come
 from duly.model.function import Status
@@ -57,5 +57,5 @@ def simulated(tick: Tick, result: Mapping[str, Any] | None) -> Facts:
     stats = Stats(prior.stats.succeeded + recent, prior.stats.failed, prior.stats.total + recent)
     seen = prior.result
     if tick.dispatched:
-        seen = {"status": "completed"} | dict(result or {})
+        seen = {"status": RunStatus.COMPLETED} | dict(result or {})
     return replace(facts, priors={**facts.priors, function: Prior(seen, stats)}, in_flight={})

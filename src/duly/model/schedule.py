@@ -24,6 +24,7 @@ from duly.model.schedule_options import (
     BY_NAME,
     DEFAULT_CATCH_UP,
     LONGEST_MS,
+    FirstRun,
     Overlap,
     Shift,
     is_number,
@@ -122,6 +123,7 @@ class Policies(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     catch_up_window: int | None = None
     jitter: int = 0
     shift: Shift | None = None
+    first_run: FirstRun = "check"
     budget: Budget | None = None
 
     def __post_init__(self) -> None:

@@ -36,6 +36,8 @@ class Overlap(StrEnum):
 
 Shift = Literal["next", "previous", "nearest"]
 SHIFTS = ("next", "previous", "nearest")
+FirstRun = Literal["check", "pass", "fail"]
+FIRST_RUNS = ("check", "pass", "fail")
 
 
 class Kind(StrEnum):
@@ -131,6 +133,16 @@ OPTIONS = (
         "Condition",
         "Run a tick only if these checks pass.",
         "Unless",
+    ),
+    Option(
+        "first_run",
+        Kind.CHOICE,
+        "Condition without a previous run",
+        "What checks of the previous run do when there is none: check (they find no value), pass "
+        "or fail.",
+        "Unless",
+        usual="check",
+        choices=FIRST_RUNS,
     ),
     Option(
         "rotation",

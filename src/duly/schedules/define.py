@@ -35,6 +35,7 @@ from duly.ids import is_id
 from duly.model import strict_json
 from duly.model.calendar import SEEDS, Calendar
 from duly.model.condition import parse as parse_condition
+from duly.model.condition import refuse_unknown_values
 from duly.model.expect import Expect
 from duly.model.rotation import parse as parse_rotation
 from duly.model.schedule import (
@@ -45,7 +46,7 @@ from duly.model.schedule import (
     Policies,
     check_interval,
 )
-from duly.model.schedule_options import BY_NAME, DAY_MS, Kind, Shift
+from duly.model.schedule_options import BY_NAME, DAY_MS, FirstRun, Kind, Shift
 from duly.model.stored_values import read
 from duly.model.trigger import AnyOf, At, Cron, Every, Rule, Trigger, ticks_at_one_time
 from duly.nearest import MAX_KNOWN
@@ -73,6 +74,9 @@ class ScheduleOptions(TypedDict, total=False):
     shift: Shift | None
     """Where to move a tick on a date that the calendar forbids, instead of skipping it."""
     condition: Mapping[str, Any] | None
+    first_run: FirstRun
+    """What checks of the previous run do when there is none: "check" (they find no value), "pass"
+    or "fail"."""
     rotation: Sequence[Mapping[str, Any]] | None
     overlap: str
     catch_up: int
@@ -125,11 +129,13 @@ def define(
     look_up: bool = True,
     attached: str | None = None,
     kept_alert: str | None = None,
+    kept_condition: str | None = None,
 ) -> Definition:
     """Check a user's options; an invalid option is refused by its name.
 
     Without `look_up` the store is not queried: user calendars are looked up later. The calendar
-    that is already `attached`, and the `kept_alert`, are kept even if they no longer exist.
+    that is already `attached`, the `kept_alert` and the `kept_condition` are kept even if they are
+    no longer valid.
     """
     _check_plain(given)
     call = call if isinstance(call, Call) else bound(call)
@@ -138,7 +144,7 @@ def define(
     check_interval(trigger, floor_ms, now)
     _check_at_once(given, trigger)
     rotation = parse_rotation(given.get("rotation"))
-    condition = parse_condition(given.get("condition"))
+    condition = _condition(given.get("condition"), kept_condition)
     calendar = given.get("calendar")
     calendar = None if calendar is None else calendar_name(calendar)
     policies = _policies(given, trigger, now)
@@ -151,7 +157,7 @@ def define(
         options=_options(core, call),
         trigger=trigger,
         calendar=calendar,
-        condition=to_json(condition.encode()) if condition.rules else None,
+        condition=condition,
         rotation=None if rotation is None else to_json(_fitting(call, rotation.encode())),
         policies=policies,
         start_at=_instant("start_at", given.get("start_at"), now),
@@ -160,6 +166,14 @@ def define(
         expect=_expect(given),
         alert=_alert(given.get("alert"), kept_alert),
     )
+
+
+def _condition(given: object, kept: str | None) -> str | None:
+    condition = parse_condition(given)
+    stored = to_json(condition.encode()) if condition.rules else None
+    if stored != kept:
+        refuse_unknown_values(condition)
+    return stored
 
 
 def _check_plain(given: Mapping[str, Any]) -> None:

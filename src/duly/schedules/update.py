@@ -46,6 +46,7 @@ def defined(
         floor_ms=floor,
         attached=before.calendar,
         kept_alert=before.alert,
+        kept_condition=before.condition,
     )
     # The function's current options are not the ones stored for this schedule.
     return replace(definition, options=before.options) if call is None else definition

@@ -18,8 +18,9 @@ from duly.functions.checks import check_flag, check_stored_text
 from duly.functions.function import Function
 from duly.functions.times import Instant
 from duly.model.condition import Explanation
-from duly.model.condition import parse as parse_condition
-from duly.model.decide import Decided, Decision, Skip, context_of, encode_detail
+from duly.model.condition import parse_new as parse_condition
+from duly.model.decide import Decided, Decision, Skip, encode_detail
+from duly.model.decide import explain as explain_condition
 from duly.model.forecast import MAX_TICKS, Forecast, forecast
 from duly.model.preview import preview
 from duly.model.schedule import (
@@ -177,7 +178,7 @@ class ReadVerbs(VerbsBase):
             raise InvalidCondition(None, plan.condition.error)
         signals = ask_for_signal(self._core, plan)
         facts = self._core.ready().facts([plan], self._core.now(), signals)
-        return plan.condition.explain(context_of(plan, facts))
+        return explain_condition(plan.condition, plan, facts)
 
     def health(self, key: Key | None = None) -> Healths:
         """Return the health of schedules: ok, missed, paused or never ran, with lag and reason.

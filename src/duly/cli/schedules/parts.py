@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -73,23 +72,16 @@ def _explained(out: Out, key: str, explanation: Item) -> RenderableType:
 
     if not explanation["checks"]:
         return out.cell(f"{key} has no condition")
-    columns = [
-        Column("", "passes", partial(_mark, out)),
-        Column("value", "pointer", flexible=True),
-        Column("operator", "operator"),
-        Column("expected", "expected", brief, flexible=True),
-        Column("found", None, _actual, flexible=True),
-    ]
     held = ("it is met", "green") if explanation["passes"] else ("it is not met", "yellow")
-    return Lines(out.grid(explanation["checks"], columns), out.styled(*held))
+    return Lines(*(_check(out, each) for each in explanation["checks"]), out.styled(*held))
 
 
-def _mark(out: Out, passes: bool) -> Text:
-    return out.styled("✓", "green") if passes else out.styled("✗", "yellow")
-
-
-def _actual(check: Item) -> str:
-    return brief(check["actual"]) if check["found"] else "not found"
+def _check(out: Out, check: Item) -> Text:
+    """One operator in words: what was compared with what, and why it passes or not."""
+    mark = out.styled("✓", "green") if check["passes"] else out.styled("✗", "yellow")
+    where = check["pointer"] or "the context"
+    said = f" {where} {check['operator']} {brief(check['expected'])}: {check['why']}"
+    return mark.append_text(out.cell(said))
 
 
 @schedules.command()

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from duly.errors import InvalidCondition, InvalidOption
 from duly.model import strict_json
-from duly.model.condition import parse
+from duly.model.condition import parse_new, with_status
 from duly.server.answers import Shape
 from duly.server.api.operation import Operations, Reader
 from duly.server.api.schedule_shapes import ExplanationShape, explanation_shape
@@ -46,7 +46,7 @@ class ExplainBody(Shape):
 def validate(who: Reader, body: ValidateBody) -> Validity:
     """Check whether a condition is valid; if not, say why."""
     try:
-        parse(body.condition)
+        parse_new(body.condition)
     except InvalidCondition as error:
         fault = Fault(pointer=error.pointer, reason=error.reason, hint=error.hint or None)
         return Validity(valid=False, error=fault)
@@ -56,7 +56,7 @@ def validate(who: Reader, body: ValidateBody) -> Validity:
 @api.post("/explain")
 def explain(who: Reader, body: ExplainBody) -> ExplanationShape:
     """Evaluate a condition for a context: the result of each operator, with the value it found."""
-    condition = parse(body.condition)
+    condition = parse_new(body.condition)
     if fault := strict_json.fault(body.context):
         raise InvalidOption("context", f"{fault.path}: {fault.reason}".removeprefix(": "))
-    return explanation_shape(condition.explain(body.context))
+    return explanation_shape(condition.explain(with_status(body.context)))

@@ -400,6 +400,7 @@ class CheckShape(Shape):
     actual: Any
     passes: bool
     detail: str
+    why: Annotated[str, Meta(description="What was compared with what, and why it passes or not.")]
 
 
 class ExplanationShape(Shape):
@@ -588,7 +589,10 @@ def explanation_shape(explanation: Explanation) -> ExplanationShape:
     return ExplanationShape(
         passes=explanation.passes,
         detail=explanation.detail,
-        checks=[CheckShape(**check._asdict(), detail=check.detail) for check in explanation.checks],
+        checks=[
+            CheckShape(**check._asdict(), detail=check.detail, why=check.why)
+            for check in explanation.checks
+        ],
     )
 
 
