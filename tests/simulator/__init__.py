@@ -22,6 +22,7 @@ is lost and where a process dies.
 - `glitches`    worlds with wrong clocks, and what those may be believed
 - `invariants`  what must be true of every history
 - `promises`    what limits, keys, debounce and hooks add to that
+- `standoff`, `outages` worlds that end with what a seed seldom brings about
 - `almanac`     what schedules owe, worked out with the `instants` of their triggers
 - `mutants`     each guard of the protocol taken away: the simulator has to notice
 - `tick_mutants`, `clock_mutants` the same for the guards of the tick, and against wrong clocks

@@ -80,6 +80,7 @@ from duly.store.workers import DELETE_WORKER
 from tests.simulator.almanac import Almanac
 from tests.simulator.invariants import Ledger
 from tests.simulator.log import Violation
+from tests.simulator.outages import simulate_outages
 from tests.simulator.promises import LIMITS, NARROW
 from tests.simulator.standoff import simulate_standoff, simulate_wrong_times
 from tests.simulator.world import Report, simulate, template
@@ -241,7 +242,7 @@ UPDATE duly_jobs SET state = 'running', token = 1, attempt = 1, worker_id = 'w',
 # The fence -----------------------------------------------------------------------------------
 
 
-@mutant("a finish that does not compare the token", seed=15)
+@mutant("a finish that does not compare the token", seed=32)
 def unfenced_finish() -> AbstractContextManager[None]:
     return both(
         rewritten(FINISH, ("AND token = ?", "AND ? > 0")),
@@ -362,7 +363,7 @@ def no_authorizer() -> AbstractContextManager[None]:
     return patched(SqliteMutationLane, "authorize", lambda self, *_: sqlite3.SQLITE_OK)
 
 
-@mutant("a body that lost its transaction goes on in autocommit")
+@mutant("a body that lost its transaction goes on in autocommit", seed=3)
 def autocommit() -> AbstractContextManager[None]:
     return patched(SqliteTx, "_open", property(lambda self: self._session))
 
@@ -507,7 +508,7 @@ def parent_locked_by_id() -> AbstractContextManager[None]:
     return rewritten(LOCK_PARENT, ("AND token = :token", ""))
 
 
-@mutant("a cancel that leaves the descendants alone", seed=63)
+@mutant("a cancel that leaves the descendants alone", seed=11)
 def descendants_stay() -> AbstractContextManager[None]:
     return rewritten(CHILD_IDS, ("WHERE", "WHERE 0 AND"))
 
@@ -588,7 +589,7 @@ def convicted_at_once() -> AbstractContextManager[None]:
     return patched(job_model, "CRASHES_UNTIL_CONVICTED", 3)
 
 
-@mutant("a claim whose answer was lost is never given back", seed=103)
+@mutant("a claim whose answer was lost is never given back", play=simulate_outages)
 def unknown_kept() -> AbstractContextManager[None]:
     return patched(Worker, "_give_back_unknown", lambda self, unknown: None)
 
@@ -639,17 +640,17 @@ def slots_of_the_dead() -> AbstractContextManager[None]:
     return patched(limits, "release_all", lambda *_: None)
 
 
-@mutant("a worker goes although bodies that hold slots go on", seed=47)
+@mutant("a worker goes although bodies that hold slots go on", seed=60)
 def row_gone_too_soon() -> AbstractContextManager[None]:
     return patched(Slots, "counted_bodies", lambda self: 0)
 
 
-@mutant("a worker that stops counts bodies whose end it could not store", seed=1001)
+@mutant("a worker that stops counts bodies whose end it could not store", play=simulate_outages)
 def row_kept_for_nobody() -> AbstractContextManager[None]:
     return patched(Slots, "counted_bodies", lambda self: len(self._held))
 
 
-@mutant("a claim whose answer was lost keeps its slots", seed=110)
+@mutant("a claim whose answer was lost keeps its slots", play=simulate_outages)
 def unknown_slots() -> AbstractContextManager[None]:
     return patched(Slots, "give_back_unknown", lambda self, worker_id: None)
 
@@ -666,7 +667,7 @@ def freed_with_the_job() -> AbstractContextManager[None]:
     return patched(SqliteSession, "settle", settle)
 
 
-@mutant("a slot is freed with the cancel of its job, while the body goes on")
+@mutant("a slot is freed with the cancel of its job, while the body goes on", seed=33)
 def freed_with_the_cancel() -> AbstractContextManager[None]:
     return reworded((trigger("duly_jobs_hook"), FREED_WITH_THE_ROW + trigger("duly_jobs_hook")))
 
@@ -711,7 +712,7 @@ def two_in_a_slot() -> AbstractContextManager[None]:
     return without(SLOT_KEY)
 
 
-@mutant("a limited queue is like any other")
+@mutant("a limited queue is like any other", seed=3)
 def queue_limit_ignored() -> AbstractContextManager[None]:
     return rewritten(QUEUE_RULES, ("paused_at, at_once", "paused_at, NULL"))
 
@@ -803,7 +804,7 @@ def no_pending_index() -> AbstractContextManager[None]:
     return without(INDEX.format("pending"))
 
 
-@mutant("a job that starts keeps the key of those that have not", seed=1)
+@mutant("a job that starts keeps the key of those that have not", seed=33)
 def pending_key_kept() -> AbstractContextManager[None]:
     return rewritten(START_BODY, ("pending_key = NULL", "pending_key = pending_key"))
 
@@ -825,12 +826,12 @@ def debounced_under_the_worker() -> AbstractContextManager[None]:
     )
 
 
-@mutant("a key of a period is taken whoever has it", seed=2)
+@mutant("a key of a period is taken whoever has it", seed=7)
 def period_ignored() -> AbstractContextManager[None]:
     return rewritten(KEEP_KEY, ("WHERE k.expires_at <= :now", ""))
 
 
-@mutant("keys are forgotten before their time", seed=4)
+@mutant("keys are forgotten before their time", seed=8)
 def keys_forgotten() -> AbstractContextManager[None]:
     return rewritten(FORGET_KEYS, ("expires_at <= :now", "expires_at > :now"))
 
@@ -840,7 +841,7 @@ def entries_not_passed() -> AbstractContextManager[None]:
     return rewritten(PASS_KEY, ("WHERE", "WHERE 0 AND"))
 
 
-@mutant("the key of a call that was merged is forgotten", seed=64)
+@mutant("the key of a call that was merged is forgotten", play=simulate_outages)
 def entries_dropped() -> AbstractContextManager[None]:
     change = "UPDATE duly_keys SET job_id = :holder", "DELETE FROM duly_keys"
     return rewritten(PASS_KEY, change)
@@ -913,7 +914,7 @@ def hook_for_nobody() -> AbstractContextManager[None]:
     return patched(steps, "without", others)
 
 
-@mutant("a retried job frees its hook")
+@mutant("a retried job frees its hook", seed=1)
 def hook_after_each_attempt() -> AbstractContextManager[None]:
     return reworded((trigger("duly_jobs_hook"), EACH_ATTEMPT + trigger("duly_jobs_hook")))
 

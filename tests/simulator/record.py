@@ -28,7 +28,7 @@ def main(words: Sequence[str]) -> int:
         end = f"{verdict.where}, {verdict.violation.invariant}" if verdict else "SURVIVES"
         print(f"{mutant.name}: {end}", flush=True)
         survivors += verdict is None
-        if verdict is not None and mutant.probe is None:
+        if verdict is not None and verdict.where not in ("probe", f"seed {mutant.seed}"):
             write_down(mutant, int(verdict.where.removeprefix("seed ")))
     return survivors
 

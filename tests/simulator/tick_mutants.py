@@ -581,7 +581,7 @@ def override_kept() -> AbstractContextManager[None]:
     return rewritten(ADVANCE, (whole, "iif(:keep_override, override, override)"))
 
 
-@mutant("an override outlives a new beginning", seed=7)
+@mutant("an override outlives a new beginning", seed=13)
 def override_outlives() -> AbstractContextManager[None]:
     real = rows.with_next_tick_under
 

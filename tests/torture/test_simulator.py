@@ -13,6 +13,7 @@ from tests.simulator import __main__ as command
 from tests.simulator.clock_mutants import CLOCK_MUTANTS
 from tests.simulator.glitches import simulate_glitches
 from tests.simulator.mutants import MUTANTS, Mutant, live_row_stays
+from tests.simulator.outages import simulate_outages
 from tests.simulator.standoff import simulate_standoff, simulate_wrong_times
 from tests.simulator.tick_mutants import TICK_MUTANTS, no_advance
 from tests.simulator.timetables import simulate_schedules
@@ -55,6 +56,13 @@ def test_no_seed_breaks_an_invariant(
 def test_no_seed_lets_a_free_slot_wait_for_paused_jobs(long_run: bool) -> None:
     for seed in range(2_000 if long_run else 16):
         played = simulate_standoff(seed)
+        assert played.violation is None, str(played)
+
+
+@pytest.mark.spec("N32")
+def test_no_seed_loses_what_an_outage_has_left_in_doubt(long_run: bool) -> None:
+    for seed in range(2_000 if long_run else 8):
+        played = simulate_outages(seed)
         assert played.violation is None, str(played)
 
 
