@@ -20,6 +20,7 @@ __all__ = [
     "AsyncSchedules",
     "AsyncTx",
     "At",
+    "AttemptInfo",
     "Batch",
     "BatchNotFound",
     "BatchProgress",

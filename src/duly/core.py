@@ -24,6 +24,7 @@ from duly.functions.function import Function
 from duly.functions.known_functions import KnownFunctions
 from duly.functions.new_job import IDEMPOTENCY_MS
 from duly.functions.redaction import Redaction
+from duly.model.attempt import Hooks
 from duly.model.audit import NewAuditEntry
 from duly.model.endpoint import Dispatch
 from duly.model.job import JobFilter, JobRecord, NewJob, newest_first
@@ -31,6 +32,7 @@ from duly.model.schedule import FLOOR_MS, ScheduleRecord
 from duly.runtime.counts import FLUSH_SECONDS, Counts
 from duly.runtime.demand import POLL_SECONDS
 from duly.runtime.feed import Feed
+from duly.runtime.hooks import HookCalls
 from duly.runtime.janitor import RetentionOptions
 from duly.runtime.outbound import Client
 from duly.runtime.service import Service
@@ -89,6 +91,7 @@ class Core(ABC):
         self.service: Service | None = None
         self.threads = Threads(transactions=settings.transactions)
         self.counts = Counts()
+        self.hook_calls = HookCalls(self)
         self.checks_results = CHECK_RESULTS in os.environ
         """Whether to warn of results that do not match their annotation; not in production."""
         self.watchers = Watchers(self.ready)
@@ -126,6 +129,28 @@ class Core(ABC):
                 if f"{module}.".startswith(f"{error.name}."):
                     raise InvalidOption("imports", f"there is no module {module!r}") from error
                 raise
+
+    # Hooks
+
+    @property
+    def may_have_hooks(self) -> bool:
+        """Whether any function has hooks, or modules that may declare some are not imported."""
+        if any(module not in sys.modules for module in self.settings.imports):
+            return True
+        functions = list(self.functions.registered.values())
+        return bool(self.functions.hooks) or any(function.hooks for function in functions)
+
+    def hooks_of(self, function: str) -> Hooks:
+        """The hooks of a function that was registered here, by its name or an alias."""
+        self.import_modules()
+        known = self.functions.by_any_name(function)
+        return {} if known is None else self.functions.hooks_of(known)
+
+    def read_job(self, job_id: str) -> JobRecord | None:
+        return self.ready().get(job_id)
+
+    def monotonic(self) -> float:
+        return self.clock.monotonic()
 
     # Store
 
@@ -172,6 +197,7 @@ class Core(ABC):
 
     def close(self) -> None:
         self.end_streams()
+        self.hook_calls.wait()
         self.threads.close()
         self.tell_counts()
         self.store.close()
@@ -307,6 +333,7 @@ def _after_fork() -> None:
     for core in _cores:
         core.lock = threading.RLock()
         core.counts.forget()
+        core.hook_calls.forget()
 
 
 if sys.platform != "win32":

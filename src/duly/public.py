@@ -20,7 +20,6 @@ from duly.calls.context import Tx as Tx
 from duly.calls.current import current as current
 from duly.calls.jobs import AsyncJob as AsyncJob
 from duly.calls.jobs import Job as Job
-from duly.calls.jobs import JobFailure as JobFailure
 from duly.calls.jobs import LogLine as LogLine
 from duly.calls.jobs import Progress as Progress
 from duly.calls.kinds import Action as Action
@@ -67,6 +66,7 @@ from duly.errors import UnknownZone as UnknownZone
 from duly.functions.function import Call as Call
 from duly.functions.function import Function as Function
 from duly.functions.published import Declared as Declared
+from duly.model.attempt import AttemptInfo as AttemptInfo
 from duly.model.calendar import Calendar as Calendar
 from duly.model.condition import Explanation as Explanation
 from duly.model.expect import Expect as Expect
@@ -74,6 +74,7 @@ from duly.model.forecast import Forecast as Forecast
 from duly.model.function import FunctionInfo as FunctionInfo
 from duly.model.function import Status
 from duly.model.job import ErrorKind as ErrorKind
+from duly.model.job import JobFailure as JobFailure
 from duly.model.job import Kind as Kind
 from duly.model.job import State as State
 from duly.model.job import Trigger as Trigger

@@ -8,7 +8,7 @@ import os
 import time
 from pathlib import Path
 
-from duly import Ctx, Duly, Tx
+from duly import AttemptInfo, Ctx, Duly, Tx
 from tests.torture.kill.trace import Trace
 
 PATIENCE = 60.0
@@ -59,6 +59,11 @@ def make(url: str | None, folder: Path) -> Duly:
     @app.action
     def look_at_collector(ctx: Ctx) -> list[int]:
         return [gc.get_threshold()[0], gc.get_freeze_count()]
+
+    @app.on_failure
+    def note_failure(info: AttemptInfo) -> None:
+        kind = info.error.kind if info.error else None
+        trace.append("failures", info.job_id, kind, os.getpid())
 
     # One a line: a key and a cron expression.
     declared = folder / "schedules"

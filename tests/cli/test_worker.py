@@ -106,6 +106,20 @@ def test_two_processes_share_the_work_and_a_killed_one_is_replaced(shop):
     assert shop.stop(worker) == 0
 
 
+@pytest.mark.spec("N64")
+def test_hooks_of_a_killed_process_are_called_in_its_parent(shop):
+    worker = shop.worker()
+    job = shop.call("touch_when", "a", "never")
+    wait_until(lambda: shop.started() == ["a"], "the job runs")
+    (child,) = shop.worker_pids(worker)
+
+    os.kill(child, signal.SIGKILL)
+    wait_until(lambda: shop.trace.lines("failures"), "the hook is called")
+    assert job.state == State.FAILED
+    assert shop.stop(worker) == 0
+    assert shop.trace.lines("failures") == [[job.id, "worker_lost", str(worker.pid)]]
+
+
 def test_processes_without_their_parent_end_and_another_worker_goes_on(shop):
     orphaned = shop.worker()
     (child,) = shop.worker_pids(orphaned)

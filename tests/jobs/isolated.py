@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated
 
 import duly
-from duly import AsyncCtx, Ctx, Duly, Redact, Retry, Tx
+from duly import AsyncCtx, AttemptInfo, Ctx, Duly, Redact, Retry, Tx
 from duly.errors import Canceled, NonRetryable
 from tests.torture.kill.trace import Trace
 
@@ -32,6 +32,7 @@ def make(url: str | None, folder: Path) -> Duly:
     add_deaths(app, trace)
     add_reports(app, trace)
     add_waits(app, trace)
+    add_hooks(app, trace)
     return app
 
 
@@ -207,6 +208,17 @@ def add_waits(app: Duly, trace: Trace) -> None:
         threading.Thread(target=wait_for, args=[trace.folder / "never"]).start()
         trace.append("began", os.getpid())
         return "done"
+
+
+def add_hooks(app: Duly, trace: Trace) -> None:
+    """They leave a line each time."""
+
+    @app.on_start
+    @app.on_success
+    @app.on_failure
+    def tell(info: AttemptInfo) -> None:
+        kind = info.error.kind if info.error else None
+        trace.append("hooks", info.function, info.state, kind, os.getpid())
 
 
 IGNORES = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"

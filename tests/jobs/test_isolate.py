@@ -116,6 +116,22 @@ def test_an_error_comes_back_with_its_traceback_and_follows_the_policy(shop: Sho
     assert (job.attempt, final.attempt) == (3, 1)
 
 
+@pytest.mark.spec("N64")
+def test_hooks_are_called_in_the_worker(shop: Shop):
+    with shop.app:
+        shop.call("add", 1, 2).result(20)
+        with pytest.raises(JobFailed):
+            shop.call("die", signal.SIGKILL).result(20)
+
+    pid = str(os.getpid())
+    assert shop.trace.lines("hooks") == [
+        ["add", "running", "None", pid],
+        ["add", "succeeded", "None", pid],
+        ["die", "running", "None", pid],
+        ["die", "failed", "worker_lost", pid],
+    ]
+
+
 @on_sqlite
 def test_a_result_that_cannot_be_stored_fails_the_job(shop: Shop):
     with shop.app, pytest.raises(JobFailed) as failed:

@@ -59,9 +59,10 @@ from duly.functions.new_job import IDEMPOTENCY_MS
 from duly.functions.published import Declared
 from duly.functions.times import Delay, Instant, at
 from duly.gateway import Gateways
+from duly.model.attempt import Hook
 from duly.model.calendar import Calendar, Dates
 from duly.model.function import is_reserved
-from duly.model.job import JobFilter, JobRecord, Kind, NewJob
+from duly.model.job import JobFilter, JobRecord, Kind, NewJob, State
 from duly.model.queue import QueuePause
 from duly.model.schedule import FLOOR_MS
 from duly.model.signature import Signature
@@ -229,6 +230,9 @@ class Duly(Verbs, Registry):
 
     def _wrap(self, wrapper: Wrapper) -> None:
         self._core.functions.wrap(wrapper)
+
+    def _hook(self, state: State, hook: Hook) -> None:
+        self._core.functions.hook(state, hook)
 
     def include(self, group: Group) -> None:
         """Add the functions of a group to the app, including those registered on it later."""

@@ -444,6 +444,7 @@ class Bound:
         self.decode: Callable[[str], Mapping[str, Any]] = function.signature.decode
         self.encode_result: Callable[[object], str | None] = function.signature.encode_result
         self.scrub: Scrub = function.signature.scrub
+        self.hooks = core.functions.hooks_of(function)
         self._result_fault = function.signature.result_fault
         self._retry_on = function.traits.retry_on
 

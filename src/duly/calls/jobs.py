@@ -12,7 +12,7 @@ import msgspec
 
 from duly.clock import from_ms, os_monotonic, os_sleep
 from duly.errors import InvalidOption, JobCanceled, JobFailed, JobNotFound, ResultTimeout
-from duly.model.job import LEFT_OUT, JobFilter, JobRecord, State, Trigger
+from duly.model.job import LEFT_OUT, JobFailure, JobFilter, JobRecord, State, Trigger
 from duly.model.progress import Event, Look
 from duly.model.stored_values import read, word
 from duly.runtime.transaction_guard import refuse_waiting_inside_mutation
@@ -25,14 +25,6 @@ R_co = TypeVar("R_co", covariant=True)
 _POLL_FIRST = 0.002
 _POLL_LAST = 0.050
 MAX_CHILDREN = 10_000
-
-
-class JobFailure(msgspec.Struct, frozen=True):
-    """Why a job, or its last attempt, failed."""
-
-    kind: str | None
-    message: str
-    traceback: str | None
 
 
 class Progress(msgspec.Struct, frozen=True):

@@ -23,7 +23,10 @@ from duly.errors import InvalidFunction, InvalidOption
 from duly.functions.around import W, Wrapper, add_wrapper, wrapper_of
 from duly.functions.checks import check_context, check_def, check_text, name_of, takes_context
 from duly.functions.function import Function, P, R
+from duly.functions.hooks import H, HookList, check_hook
 from duly.functions.options import ActionOptions, MutationOptions, decorated, refuse_unknown
+from duly.model.attempt import Hook
+from duly.model.job import State
 
 F = TypeVar("F", bound=Function[..., Any])
 ACTIONS: dict[tuple[bool, bool], type[Function[..., Any]]] = {
@@ -62,6 +65,34 @@ class Registry(ABC):
         """
         self._wrap(wrapper_of(wrapper))
         return wrapper
+
+    @abstractmethod
+    def _hook(self, state: State, hook: Hook) -> None:
+        """Add a hook."""
+
+    def on_start(self, hook: H, /) -> H:
+        """Call a function with an `AttemptInfo` when the body of a job starts.
+
+        Hooks are called one after the other in their own thread, after the fact: they can neither
+        delay nor change the outcome of a job, and their exceptions are only logged.
+        """
+        return self._hooked(State.RUNNING, hook)
+
+    def on_success(self, hook: H, /) -> H:
+        """Call a function with an `AttemptInfo` once the success of a job is stored."""
+        return self._hooked(State.SUCCEEDED, hook)
+
+    def on_failure(self, hook: H, /) -> H:
+        """Call a function with an `AttemptInfo` once it is stored that a job failed permanently."""
+        return self._hooked(State.FAILED, hook)
+
+    def on_retry(self, hook: H, /) -> H:
+        """Call a function with an `AttemptInfo` once it is stored that a job will run again."""
+        return self._hooked(State.PENDING, hook)
+
+    def _hooked(self, state: State, hook: H) -> H:
+        self._hook(state, check_hook(state, hook))
+        return hook
 
     @overload
     def mutation(self, body: MutationBody[P, R], /) -> Mutation[P, R]: ...
@@ -183,6 +214,7 @@ class Group(Registry):
         self.name = name
         self._functions: list[Function[..., Any]] = []
         self._wrappers: list[Wrapper] = []
+        self._hooks = HookList()
         self._includers: list[Callable[[Function[..., Any]], object]] = []
 
     def __repr__(self) -> str:
@@ -192,7 +224,7 @@ class Group(Registry):
         return f"{self.name}.{name}"
 
     def _register(self, function: F) -> F:
-        function.wrappers = self._wrappers
+        function.wrappers, function.hooks = self._wrappers, self._hooks
         for include in self._includers:
             include(function)
         self._functions.append(function)
@@ -200,6 +232,13 @@ class Group(Registry):
 
     def _wrap(self, wrapper: Wrapper) -> None:
         add_wrapper(self._wrappers, wrapper)
+        self._include_again()
+
+    def _hook(self, state: State, hook: Hook) -> None:
+        self._hooks.add(state, hook)
+        self._include_again()
+
+    def _include_again(self) -> None:
         for include in self._includers:
             for function in self._functions:
                 include(function)

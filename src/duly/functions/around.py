@@ -13,6 +13,7 @@ from duly.functions.checks import CONTEXTS
 from duly.functions.function import Function
 from duly.model.job import Kind
 
+T = TypeVar("T")
 W = TypeVar("W", bound=Callable[[Any], Iterator[Any] | AsyncIterator[Any]])
 
 _CONTEXT = re.compile(rf"\b(?:{'|'.join(CONTEXTS)})\b")
@@ -75,14 +76,23 @@ def _contexts(function: Callable[..., Any], is_async: bool) -> frozenset[str]:
 
 def add_wrapper(wrappers: MutableSequence[Wrapper], new: Wrapper) -> None:
     """Add a wrapper inside all others. When a notebook cell runs again, it replaces the old one."""
-    function = new.function
-    if "<locals>" not in function.__qualname__:
-        place = function.__module__, function.__qualname__
-        for index, known in enumerate(wrappers):
-            if (known.function.__module__, known.function.__qualname__) == place:
-                wrappers[index] = new
+    replace_or_add(wrappers, new, lambda wrapper: wrapper.function)
+
+
+def replace_or_add(known: MutableSequence[T], new: T, function_of: Callable[[T], Any]) -> None:
+    """Replace an earlier version of the same function in a module; otherwise add the new one."""
+    function = function_of(new)
+    # Local functions and lambdas may have the same name without being the same.
+    if inspect.isfunction(function) and "<" not in function.__qualname__:
+        for index, each in enumerate(known):
+            if _place(function_of(each)) == _place(function):
+                known[index] = new
                 return
-    wrappers.append(new)
+    known.append(new)
+
+
+def _place(function: Any) -> tuple[Any, Any]:
+    return getattr(function, "__module__", None), getattr(function, "__qualname__", None)
 
 
 def body_of(function: Function[..., Any], wrappers: Sequence[Wrapper]) -> Callable[..., Any]:

@@ -67,6 +67,8 @@ class Function(Generic[P, R_co]):
         self.traits = traits
         self.wrappers: Sequence[Any] = ()
         """The wrappers of its group; see functions/around.py."""
+        self.hooks: Any = None
+        """The hooks of its group; see functions/hooks.py."""
         self.signature: Signature = signature or Signature(
             body, name, has_context=self.takes_context
         )
@@ -106,7 +108,7 @@ class Function(Generic[P, R_co]):
     def _with(self, changes: Mapping[str, Any]) -> Function[P, R_co]:
         options = msgspec.structs.replace(self.options, **changes)
         changed = type(self)(self.body, self.name, options, self.traits, self.signature)
-        changed.wrappers = self.wrappers
+        changed.wrappers, changed.hooks = self.wrappers, self.hooks
         return changed
 
     def published(self, app: str) -> list[Published]:

@@ -24,10 +24,12 @@ from duly.errors import (
 )
 from duly.functions.around import Wrapper, add_wrapper, body_of
 from duly.functions.function import Call, Function, StoredTarget, with_hook
+from duly.functions.hooks import HookList, hooks_of
 from duly.functions.new_job import under_limit
 from duly.functions.published import Declared, by_name, options_of, schema_of
+from duly.model.attempt import Hook, Hooks
 from duly.model.function import RESERVED, FunctionInfo, Published, Status, is_reserved
-from duly.model.job import JobFilter, JobRecord, TrackedJob
+from duly.model.job import JobFilter, JobRecord, State, TrackedJob
 from duly.model.signature import check_against
 from duly.runtime.transaction_guard import is_inside
 from duly.store.table import Store
@@ -67,6 +69,8 @@ class KnownFunctions:
         """Increases whenever a function is registered."""
         self.wrappers: list[Wrapper] = []
         """What `@app.around` puts around every body, the outermost first."""
+        self.hooks = HookList()
+        """What `@app.on_start` and its siblings have declared."""
         self.aliases: dict[str, str] = {}
         self.declared: dict[str, Declared[..., Any]] = {}
         self._statuses: Mapping[str, Status] = {}
@@ -94,6 +98,14 @@ class KnownFunctions:
         add_wrapper(self.wrappers, wrapper)
         # Running workers take the functions anew.
         self.revision += 1
+
+    def hook(self, state: State, hook: Hook) -> None:
+        self.hooks.add(state, hook)
+        self.revision += 1
+
+    def hooks_of(self, function: Function[..., Any]) -> Hooks:
+        """The hooks of a function; duly's own functions have none."""
+        return {} if function.name in self.builtins else hooks_of(function, self.hooks)
 
     def body_of(self, function: Function[..., Any]) -> Callable[..., Any]:
         """The body of a function as duly calls it; duly's own functions have no wrappers."""

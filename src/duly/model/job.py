@@ -228,6 +228,14 @@ class Lost(msgspec.Struct, frozen=True):
     retry: str | None
 
 
+class JobFailure(msgspec.Struct, frozen=True):
+    """Why a job, or its last attempt, failed."""
+
+    kind: str | None
+    message: str
+    traceback: str | None
+
+
 class JobRecord(msgspec.Struct, frozen=True):
     """One job as stored, live or finished."""
 

@@ -138,7 +138,9 @@ class AloneRuns:
         if not run.is_witnessed():
             return False
         try:
-            rescue(self._program.store, self._program.clock, worker_id, None, witnessed=True)
+            program = self._program
+            hooks = program.hook_calls
+            rescue(program.store, program.clock, worker_id, None, hooks, witnessed=True)
         except StoreError as error:
             log.warning("could not rescue the job of a dead process yet: %s", error)
             return False

@@ -34,6 +34,7 @@ from duly.model.job import (
 )
 from duly.model.progress import LogEntry
 from duly.model.text import storable
+from duly.runtime.hooks import HookCalls
 from duly.runtime.program import Runnable, Scrub
 from duly.runtime.reports import Report, Reports, context_of
 from duly.store.base import Blame, MutationLane, NeedsAlone, causes
@@ -65,13 +66,16 @@ class Attempt:
         "_inside",
         "_postponed",
         "_resolve",
+        "began_at",
         "begun",
         "cancel_body",
         "canceled",
         "claim",
         "context",
         "deadline",
+        "ended_at",
         "failed_calls",
+        "hooks",
         "report",
         "reports",
         "resolved",
@@ -82,7 +86,12 @@ class Attempt:
     )
 
     def __init__(
-        self, claim: Claim, runnable: Runnable, resolve: Resolve, reports: Reports | None = None
+        self,
+        claim: Claim,
+        runnable: Runnable,
+        resolve: Resolve,
+        reports: Reports | None = None,
+        hooks: HookCalls | None = None,
     ) -> None:
         self.claim = claim
         self.context: object = None
@@ -90,6 +99,10 @@ class Attempt:
         self._resolve = resolve
         self.reports = reports
         self.report: Report | None = None
+        self.hooks = hooks if hooks is not None and runnable.hooks else None
+        """None if nothing has to be told."""
+        self.began_at: float | None = None
+        self.ended_at: float | None = None
         # See Reports: a body may be interrupted by its own reports.
         self._guard = threading.RLock()
         self.scheduled = False
@@ -110,6 +123,8 @@ class Attempt:
         with self._guard:
             first, self.resolved = not self.resolved, True
         if first:
+            if self.ended_at is None:
+                self.body_ends()
             self.end_report()
             self._resolve(self, outcome)
         return first
@@ -139,6 +154,18 @@ class Attempt:
         with self._guard:
             self.begun = not self.resolved
             return self.begun
+
+    def body_starts(self) -> None:
+        """Tell the hooks, once for each attempt, that the body starts."""
+        if self.hooks is not None:
+            if self.began_at is None:
+                self.hooks.started(self)
+            self.began_at, self.ended_at = self.hooks.now(), None
+
+    def body_ends(self) -> None:
+        """Take the time for the hooks."""
+        if self.hooks is not None:
+            self.ended_at = self.hooks.now()
 
     def give_back(self) -> None:
         """Return the claim, unless its body is about to start."""
@@ -211,6 +238,7 @@ def run_action(attempt: Attempt) -> None:
     arguments = _arguments_of_action(attempt)
     if arguments is None or (attempt.claim.holds_key and not _start(attempt)):
         return
+    attempt.body_starts()
     fault.point("action.starting")
     outcome: Outcome | None
     try:
@@ -230,6 +258,7 @@ async def run_async_action(attempt: Attempt) -> None:
     arguments = _arguments_of_action(attempt)
     if arguments is None or (attempt.claim.holds_key and not await _start_async(attempt)):
         return
+    attempt.body_starts()
     fault.point("action.starting")
     outcome: Outcome | None
     try:
@@ -500,6 +529,7 @@ class MutationRunner:
         self._watch(attempt, self._seconds(attempt.claim))
         attempt.cancel_body = self._interrupter(attempt)
         self._in_body = True
+        attempt.body_starts()
         try:
             value = context_of(attempt).run(
                 attempt.runnable.call_mutation, attempt, self._lane.tx, arguments, shared
@@ -510,6 +540,7 @@ class MutationRunner:
             with self._active:
                 attempt.cancel_body = None
             attempt.context = None
+            attempt.body_ends()
             self._release(attempt)
             # Its time is over, however much the others of its group still need.
             attempt.deadline = None

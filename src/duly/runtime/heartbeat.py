@@ -10,6 +10,7 @@ from duly.clock import Clock
 from duly.errors import StoreError
 from duly.model.job import Lost, Settlement, settle_lost
 from duly.model.measure import RESCUED
+from duly.runtime.hooks import HookCalls
 from duly.runtime.liveness import LivenessRounds
 from duly.runtime.worker import Worker
 from duly.store.table import Store
@@ -73,7 +74,13 @@ class Heartbeat:
         # After the one that could not be rescued, so that each has its turn.
         for worker_id, beat in sorted(dead, key=lambda one: (one[0] <= self._failed, one[0])):
             try:
-                rescued = rescue(self._worker.store, self._worker.clock, worker_id, beat)
+                rescued = rescue(
+                    self._worker.store,
+                    self._worker.clock,
+                    worker_id,
+                    beat,
+                    self._worker.program.hook_calls,
+                )
             except StoreError as error:
                 # Another failure may take as long, and this worker has to send heartbeats.
                 log.warning("could not rescue the jobs of a dead worker in this round: %s", error)
@@ -101,13 +108,29 @@ def find_dead(
 
 
 def rescue(
-    store: Store, clock: Clock, worker_id: str, beat: int | None, *, witnessed: bool = False
+    store: Store,
+    clock: Clock,
+    worker_id: str,
+    beat: int | None,
+    hooks: HookCalls | None = None,
+    *,
+    witnessed: bool = False,
 ) -> int:
     """Settle the jobs of a dead worker. Return how many there were.
 
     `witnessed`: it ran a single job, and the worker that started it saw it die.
     """
-    rescued = store.rescue(worker_id, beat, judge_lost(clock, witnessed=witnessed), clock.now())
+    judge = judge_lost(clock, witnessed=witnessed)
+    judged: dict[str, tuple[Lost, Settlement]] = {}
+
+    def judge_and_note(job: Lost) -> Settlement:
+        settlement = judge(job)
+        judged[job.id] = job, settlement
+        return settlement
+
+    rescued = store.rescue(worker_id, beat, judge_and_note, clock.now())
+    if rescued and hooks is not None:
+        hooks.rescued(judged.values())
     if rescued is not None:
         log.warning("worker %s is dead; jobs rescued: %d", worker_id, rescued)
         store.ring()

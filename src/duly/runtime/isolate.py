@@ -259,7 +259,9 @@ class Child:
             # A process that is stopped while it writes leaves an incomplete line.
             log.debug("the process of job %s wrote an incomplete line", self._attempt.claim.id)
             return
-        self._began |= answer.began
+        if answer.began:
+            self._began = True
+            self._attempt.body_starts()
         if answer.line is not None:
             self._log(answer.line)
         if answer.outcome is not None:

@@ -9,13 +9,13 @@ import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import TypedDict
 
 from duly.clock import Clock
 from duly.model.job import Claim, Settlement, settle
 from duly.runtime.alone import AloneRuns
 from duly.runtime.execute import timeout_outcome
+from duly.runtime.hooks import HookCalls
 from duly.store.table import Store
 
 log = logging.getLogger(__name__)
@@ -54,6 +54,7 @@ class Janitor:
         exhausted_retention: timedelta = EXHAUSTED_RETENTION,
         ledger_retention: timedelta = LEDGER_RETENTION,
         alone_runs: AloneRuns | None = None,
+        hooks: HookCalls | None = None,
         functions: Callable[[], Sequence[str]] = tuple,
         queues: Sequence[str] | None = None,
     ) -> None:
@@ -64,6 +65,7 @@ class Janitor:
         self._exhausted_ms = round(exhausted_retention.total_seconds() * 1000)
         self._ledger_ms = round(ledger_retention.total_seconds() * 1000)
         self._alone_runs = alone_runs
+        self._hooks = hooks
         self._functions = functions
         self._queues = queues
         self._overdue_since: dict[_Attempt, float] = {}
@@ -94,7 +96,17 @@ class Janitor:
 
     def _time_out(self, now: int) -> None:
         before, self._overdue_since = self._overdue_since, {}
-        self._store.time_out(now, partial(self._judge_overdue, before), now)
+        judged: list[tuple[Claim, Settlement]] = []
+
+        def judge(claim: Claim) -> Settlement | None:
+            settlement = self._judge_overdue(before, claim)
+            if settlement is not None:
+                judged.append((claim, settlement))
+            return settlement
+
+        settled = self._store.time_out(now, judge, now)
+        if self._hooks is not None:
+            self._hooks.timed_out(each for each in judged if each[0].id in settled)
 
     def _judge_overdue(self, before: Mapping[_Attempt, float], claim: Claim) -> Settlement | None:
         """Deadlines are wall-clock times, and that clock may have jumped.

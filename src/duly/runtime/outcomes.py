@@ -156,8 +156,11 @@ class Outcomes:
             attempt = self._held.get(settlement.id)
             if attempt is not None and attempt.claim.token == settlement.token:
                 self.forget(attempt)
-                if settlement.id in settled and (outcome := _outcome(attempt, settlement)):
-                    ran[attempt.claim.function, outcome, attempt.started] += 1
+                if settlement.id in settled:
+                    if outcome := _outcome(attempt, settlement):
+                        ran[attempt.claim.function, outcome, attempt.started] += 1
+                    if attempt.hooks is not None:
+                        attempt.hooks.settled(attempt, settlement)
             if log.isEnabledFor(logging.INFO):
                 word = _word(settlement) if settlement.id in settled else TOO_LATE
                 log_change(settlement.id, attempt, word)
@@ -177,6 +180,8 @@ class Outcomes:
             # Its log lines were part of its transaction.
             attempt.report = None
             self._count({(attempt.claim.function, State.SUCCEEDED, attempt.started): 1})
+            if attempt.hooks is not None:
+                attempt.hooks.committed(attempt)
         if log.isEnabledFor(logging.INFO):
             log_change(attempt.claim.id, attempt, State.SUCCEEDED if committed else TOO_LATE)
 

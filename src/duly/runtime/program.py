@@ -7,10 +7,12 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from duly.clock import Clock
+from duly.model.attempt import Hooks
 from duly.model.function import Published
 from duly.model.job import Claim, Kind, NewJob
 from duly.model.schedule import ScheduleRecord
 from duly.runtime.counts import Counts
+from duly.runtime.hooks import HookCalls
 from duly.store.base import StoreTx
 from duly.store.schedules.ledger import TickJobOrder
 from duly.store.table import Store
@@ -71,6 +73,11 @@ class Runnable(Protocol):
     @property
     def group(self) -> bool:
         """Share a transaction even if that is not the default."""
+        ...
+
+    @property
+    def hooks(self) -> Hooks:
+        """The functions that are told about its attempts."""
         ...
 
     def decode(self, args: str, /) -> Mapping[str, Any]:
@@ -134,6 +141,11 @@ class Program(Protocol):
     @property
     def counts(self) -> Counts:
         """The counters of this process."""
+        ...
+
+    @property
+    def hook_calls(self) -> HookCalls:
+        """How this process calls hooks."""
         ...
 
     @property

@@ -68,7 +68,7 @@ class TickerService:
     def __init__(self, program: Program, **keep: Unpack[RetentionOptions]) -> None:
         self.ticking = TickerLoop(program)
         self._store = program.store
-        janitor = Janitor(program.store, program.clock, **keep)
+        janitor = Janitor(program.store, program.clock, hooks=program.hook_calls, **keep)
         self._janitor_loop = Loop("janitor", janitor.one_pass, program.clock)
         self._telling = CountsLoop(program.counts, program.store, program.clock)
         self._stopped = threading.Event()
@@ -126,6 +126,7 @@ class Service:
             exhausted_retention=exhausted_retention,
             ledger_retention=ledger_retention,
             alone_runs=alone_runs,
+            hooks=program.hook_calls,
             functions=lambda: self.worker.functions,
             queues=queues,
         )

@@ -65,6 +65,7 @@ class Supervisor:
         while not self._stops:
             os_sleep(self._look_safely())
         self._drain_children()
+        self._program.hook_calls.wait()
 
     def _look_safely(self) -> float:
         """The children need a parent, whatever goes wrong. Return when to look again."""
@@ -119,7 +120,7 @@ class Supervisor:
         if worker_id is None:
             return
         try:
-            rescue(self._store, self._program.clock, worker_id, None)
+            rescue(self._store, self._program.clock, worker_id, None, self._program.hook_calls)
         except StoreError as error:
             log.warning("could not rescue its jobs, other workers will: %s", error)
 

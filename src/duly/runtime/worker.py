@@ -233,6 +233,7 @@ class Worker:
         self._processes.wait()
         self._end_threads()
         self._deregister()
+        self.program.hook_calls.wait()
 
     def _give_back_queued(self) -> None:
         self._give_back([*self._mutations.take_back(), *self._threads.take_back()])
@@ -474,7 +475,7 @@ class Worker:
             return
         runnables = self._runnables_of(claims)
         attempts = [
-            Attempt(claim, runnable, self._resolved, self._reports)
+            Attempt(claim, runnable, self._resolved, self._reports, self.program.hook_calls)
             for claim, runnable in zip(claims, runnables, strict=True)
         ]
         started = self.clock.monotonic()

@@ -34,6 +34,7 @@ from duly.runtime.execute import (
     run_action,
     run_async_action,
 )
+from duly.runtime.hooks import HookCallsHere, HookHost
 from duly.runtime.program import Program, Runnable, RunningAttempt
 from duly.runtime.reports import Reports, captured_logging, context_of
 from duly.store.base import ClaimRequest, StoreTx, WorkerInfo
@@ -44,7 +45,7 @@ CHANCE = 0.5
 """Jitter that is the same in every run."""
 
 
-class Ready(Program, Protocol):
+class Ready(Program, HookHost, Protocol):
     def ready(self) -> Store: ...
 
 
@@ -58,6 +59,7 @@ class InlineWorker:
         self._runnables: Mapping[str, Runnable] = program.runnables()
         self._id = new_id(self._clock.now())
         self._reports = Reports(self._store, self._clock)
+        self._hooks = HookCallsHere(program)
         self._captures_logs = program.captures_logs
         self._store.register(self._info(program.name), self._clock.now())
         self._store.publish(program.published(), self._clock.now())
@@ -106,15 +108,20 @@ class InlineWorker:
     def _run(self, claim: Claim, body: _Body) -> None:
         runnable = cast(Runnable, body)
         ends: list[Outcome] = []
-        attempt = Attempt(claim, runnable, lambda _, outcome: ends.append(outcome), self._reports)
+        attempt = Attempt(
+            claim, runnable, lambda _, outcome: ends.append(outcome), self._reports, self._hooks
+        )
         with captured_logging() if self._captures_logs else nullcontext():
             self._run_body(attempt)
         attempt.end_report()
         self._reports.flush()
         for outcome in ends:
             settlement = settle(claim, outcome, self._clock.now(), CHANCE)
-            self._store.exchange([settlement], None, self._clock.now())
+            settled, _ = self._store.exchange([settlement], None, self._clock.now())
+            if attempt.hooks is not None and claim.id in settled:
+                attempt.hooks.settled(attempt, settlement)
         self._release_slots([claim])
+        self._hooks.wait()
 
     def _release_slots(self, claims: Sequence[Claim]) -> None:
         held = [(claim.id, claim.token) for claim in claims if claim.holds_slot]
@@ -160,6 +167,8 @@ class InlineWorker:
                 if isinstance(end, Committed):
                     # Its log lines were part of its transaction.
                     attempt.report = None
+                    if attempt.hooks is not None:
+                        attempt.hooks.committed(attempt)
                 elif not isinstance(end, TakenAway):
                     attempt.resolve(end)
         finally:

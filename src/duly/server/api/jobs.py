@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 
 from duly.app import Duly, operations
 from duly.calls.bulk import BulkOrder, JobSelection
-from duly.calls.jobs import MAX_CHILDREN, Job, JobFailure, failure_of
+from duly.calls.jobs import MAX_CHILDREN, Job, failure_of
 from duly.calls.verbs import job_filter
 from duly.clock import from_ms
 from duly.endpoints import EndpointTarget
@@ -24,7 +24,7 @@ from duly.ids import is_id, new_id
 from duly.model.access import Principal, Scope
 from duly.model.audit import NewAuditEntry
 from duly.model.function import FunctionInfo, Status, is_reserved
-from duly.model.job import JobFilter, JobRecord, State, Trigger
+from duly.model.job import JobFailure, JobFilter, JobRecord, State, Trigger
 from duly.model.redact import masked
 from duly.model.stored_values import word
 from duly.model.why import Cause

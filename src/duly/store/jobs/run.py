@@ -85,12 +85,15 @@ def due_alone(
 
 def time_out(
     store: Engine, before: int, judge: Callable[[Claim], Settlement | None], now: int
-) -> int:
-    """Settle running jobs whose deadline is `before` or earlier, as `judge` decides."""
+) -> set[str]:
+    """Settle running jobs whose deadline is `before` or earlier, as `judge` decides.
+
+    Returns the ids of those that were still running.
+    """
     late = store.read(lambda session: overdue(session, before))
     # Once one is settled, for whatever outcome, its token is different.
     settlements = [end for claim in late if (end := judge(claim)) is not None]
-    return len(store.write(lambda s: s.settle(settlements, now))) if settlements else 0
+    return store.write(lambda s: s.settle(settlements, now)) if settlements else set()
 
 
 def overdue(session: Session, before: int) -> list[Claim]:

@@ -60,7 +60,7 @@ class Settlements(Ground):
             "at 1",
         )
         assert record.scheduled_at == NOW
-        assert self.store.time_out(NOW + DAY, lambda c: succeeded(c), NOW + DAY) == 0
+        assert self.store.time_out(NOW + DAY, lambda c: succeeded(c), NOW + DAY) == set()
 
     def test_only_the_token_of_the_running_attempt_can_settle_a_job(self) -> None:
         first = self.claim_new()

@@ -45,9 +45,9 @@ class Upkeep(Ground):
             seen.append(claim)
             return finished(claim, State.FAILED, error_kind=ErrorKind.TIMEOUT)
 
-        assert self.store.time_out(NOW + 9, judge, NOW + 9) == 0
-        assert self.store.time_out(NOW + 10, lambda _: None, NOW + 10) == 0
-        assert self.store.time_out(NOW + 10, judge, NOW + 10) == 1
+        assert self.store.time_out(NOW + 9, judge, NOW + 9) == set()
+        assert self.store.time_out(NOW + 10, lambda _: None, NOW + 10) == set()
+        assert self.store.time_out(NOW + 10, judge, NOW + 10) == {overdue.id}
         assert seen == [overdue]
         assert self.settle(succeeded(overdue)) == set()
         record = self.get(overdue.id)
