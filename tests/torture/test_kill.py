@@ -24,7 +24,7 @@ from torture.load.points import BY_ENQUEUER, BY_RESCUER, BY_WORKER, Cell
 from torture.load.points import start as start_armed
 
 SOURCE = Path(fault.__file__).parent
-FEW = 60
+FEW = 30
 AT_ONCE = 3
 
 
