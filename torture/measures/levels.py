@@ -14,6 +14,7 @@ from psycopg import sql
 
 from tests.cli.processes import wait_until
 from tests.levels import STRICTER
+from tests.postgres import fresh_database
 from torture.load.audit import Verdict, evidence
 from torture.load.damage import damage
 from torture.load.fleet import Fleet
@@ -65,12 +66,18 @@ def play(
     seed: int,
     client: str = STALE,
     env: Mapping[str, str] | None = None,
+    *,
+    server: str | None = None,
 ) -> Played:
-    """Load on a database with these settings, with kills, a drain, and checks."""
+    """Load on a database with these settings, with kills, a drain, and checks.
+
+    The database has a server of its own, unless one is named.
+    """
     chance = random.Random(seed)
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_folder())
-        url = stack.enter_context(database("postgres", folder))
+        with_database = fresh_database(server) if server else database("postgres", folder)
+        url = stack.enter_context(with_database)
         fleet = Fleet(url, folder, schedules=SCHEDULES)
         stack.callback(fleet.close)
         # The fleet's own connection is open already, and is not affected.

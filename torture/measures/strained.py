@@ -16,8 +16,8 @@ class Scene(NamedTuple):
     client: str
     env: Mapping[str, str]
 
-    def play(self, seconds: float, seed: int) -> Played:
-        return play(self.settings, seconds, seed, self.client, self.env)
+    def play(self, seconds: float, seed: int, server: str | None = None) -> Played:
+        return play(self.settings, seconds, seed, self.client, self.env, server=server)
 
 
 # Half of the mutations do nothing for longer than allowed. They run again until one is quick.
