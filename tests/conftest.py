@@ -111,10 +111,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 # They take long, most of them by waiting: begun last, they would run when nothing else does.
 BEGUN_FIRST = (
-    ("torture/",),
+    ("torture/test_kill.py", "torture/test_load.py", "torture/test_points.py"),
     ("browser/",),
     ("cli/",),
     ("server/test_schema.py", "store/test_plans.py", "test_bench.py", "test_typing.py"),
+    ("torture/test_poison.py", "torture/test_outage.py", "torture/test_strained.py"),
+    ("torture/test_levels.py", "torture/test_clock_skew.py", "server/test_gateways.py"),
 )
 
 

@@ -177,12 +177,13 @@ def test_a_conftest_has_only_fixtures_of_its_own(file):
     assert "__all__" not in names
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("workers", [1, 2, 4, 6])
 def test_each_worker_begins_with_other_long_tests(workers):
     long = ["torture/test_kill.py", "browser/test_live.py", "cli/test_dev.py", "test_typing.py"]
-    places = [*(f"jobs/test_{n}.py" for n in range(12)), *long]
+    long += ["torture/test_poison.py", "torture/test_levels.py"]
+    places = [*(f"jobs/test_{n}.py" for n in range(18)), *long]
     items: list[Any] = [SimpleNamespace(path=TOP / "tests" / place) for place in places]
     dealt = conftest.dealt(items, workers)
     assert sorted(map(id, dealt)) == sorted(map(id, items))
     begun = [dealt[start] for start in range(0, len(items), len(items) // workers)]
-    assert [items.index(item) for item in begun] == list(range(12, 12 + workers))
+    assert [items.index(item) for item in begun] == list(range(18, 18 + workers))

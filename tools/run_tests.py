@@ -37,8 +37,8 @@ class Timing(NamedTuple):
 
 def parts(venv: str, python: str) -> list[Part]:
     make = ["make", "--no-print-directory", f"VENV={venv}", f"PYTHON={python}"]
-    # Two per core, as most tests wait for something.
-    workers = min(2 * (os.cpu_count() or 1), MOST_WORKERS)
+    # Three per core: a test that starts processes waits for most of its time.
+    workers = min(3 * (os.cpu_count() or 1), MOST_WORKERS)
     pytest = [f"{venv}/bin/python", "-m", "pytest"]
     slowest = ["--durations=10", "--durations-min=1"]
     return [
