@@ -143,11 +143,13 @@ def public_classes() -> set[str]:
 # were found by their id and functions that were found by their name.
 MEANT = {
     "AsyncAction.__call__": "Coroutine[Any, Any, R_co]",
+    "AsyncMutation.__call__": "Coroutine[Any, Any, R_co]",
     "AsyncPlainAction.__call__": "Coroutine[Any, Any, R_co]",
     "AsyncCtx.arguments": "Mapping[str, Any]",
     "AsyncApp.function": "Function[..., Any]",
     "AsyncJob.arguments": "dict[str, Any]",
     "AsyncJob.children": "list[AsyncJob[Any]]",
+    "AsyncTx.arguments": "Mapping[str, Any]",
     "AsyncVerbs.job": "AsyncJob[Any]",
     "AsyncVerbs.jobs": "list[AsyncJob[Any]]",
     "AsyncBatch.existing": "tuple[AsyncJob[Any], ...]",

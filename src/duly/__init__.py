@@ -15,6 +15,7 @@ __all__ = [
     "AsyncCalendars",
     "AsyncCtx",
     "AsyncJob",
+    "AsyncMutation",
     "AsyncOn",
     "AsyncPlainAction",
     "AsyncSchedules",

@@ -2,12 +2,12 @@
 
 from duly.app import Duly as Duly
 from duly.app.aio import AsyncApp as AsyncApp
-from duly.app.aio import AsyncTx as AsyncTx
 from duly.calendars import AsyncCalendars as AsyncCalendars
 from duly.calendars import Calendars as Calendars
 from duly.calendars import EndingCalendar as EndingCalendar
 from duly.calendars import StoredCalendar as StoredCalendar
 from duly.calendars import TickChange as TickChange
+from duly.calls.async_tx import AsyncTx as AsyncTx
 from duly.calls.batches import AsyncBatch as AsyncBatch
 from duly.calls.batches import Batch as Batch
 from duly.calls.batches import BatchProgress as BatchProgress
@@ -24,6 +24,7 @@ from duly.calls.jobs import LogLine as LogLine
 from duly.calls.jobs import Progress as Progress
 from duly.calls.kinds import Action as Action
 from duly.calls.kinds import AsyncAction as AsyncAction
+from duly.calls.kinds import AsyncMutation as AsyncMutation
 from duly.calls.kinds import AsyncPlainAction as AsyncPlainAction
 from duly.calls.kinds import Mutation as Mutation
 from duly.calls.kinds import PlainAction as PlainAction

@@ -3,6 +3,7 @@
 The same app is built in the test's own process with `make_app`, to look at what is left.
 """
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import threading
 from pathlib import Path
 
-from duly import Clock, Ctx, Duly, Retry, Tx
+from duly import AsyncTx, Clock, Ctx, Duly, Retry, Tx
 
 PATIENCE = 60
 
@@ -28,6 +29,13 @@ def make_app(url: str, file: Path, clock: Clock | None = None) -> Duly:
         mark("note")
         tx.execute("INSERT INTO notes VALUES (?)", (text,))
         tx.run_after(3600, later)
+
+    @app.mutation
+    async def note_async(tx: AsyncTx, text: str) -> None:
+        mark("note_async")
+        await tx.execute("INSERT INTO notes VALUES (?)", (text,))
+        await asyncio.sleep(0)
+        await tx.run_after(3600, later)
 
     @app.action
     def later(ctx: Ctx) -> None:

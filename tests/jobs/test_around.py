@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import duly
-from duly import AsyncCtx, Ctx, Duly, Group, NonRetryable, Retry, State, Tx
+from duly import AsyncCtx, AsyncTx, Ctx, Duly, Group, NonRetryable, Retry, State, Tx
 from duly.errors import InvalidFunction
 from duly.testing import ctx, drain
 from tests.jobs.support import Database, Hire, on_sqlite
 
 tenant: ContextVar[str] = ContextVar("tenant", default="none")
-AnyCtx = Tx | Ctx | AsyncCtx
+AnyCtx = Tx | AsyncTx | Ctx | AsyncCtx
 
 
 @pytest.mark.spec("N63")
@@ -289,8 +289,8 @@ def test_what_cannot_be_a_wrapper_is_refused(app: Duly):
     wrong: dict[Any, str] = {
         no_yield: "with one `yield`",
         no_parameter: "has one parameter, the context; this one has 0",
-        no_context: "Tx, Ctx, AsyncCtx or a union of them, not int",
-        around_sync: "annotate its parameter with `AsyncCtx`, without Tx",
+        no_context: "Tx, AsyncTx, Ctx, AsyncCtx or a union of them, not int",
+        around_sync: "annotate its parameter with `AsyncTx` or `AsyncCtx`, without Tx",
         around_all: "can only wrap async functions",
     }
     for wrapper, reason in wrong.items():

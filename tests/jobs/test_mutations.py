@@ -156,32 +156,36 @@ def _finish_in_this_process(app: Duly) -> None:
     worker.stop()
 
 
-@pytest.mark.spec("R76")
-def test_a_mutation_killed_before_its_commit_runs_again(killable: Duly, url: str, tmp_path: Path):
-    job = killable.run(killable.function("note"), "text")
+@pytest.mark.spec("R76", "N66")
+@pytest.mark.parametrize("name", ["note", "note_async"])
+def test_a_mutation_killed_before_its_commit_runs_again(
+    killable: Duly, url: str, tmp_path: Path, name: str
+):
+    job = killable.run(killable.function(name), "text")
     run_until_killed(url, tmp_path / "marks", "mutation.finished:1")
     assert state_of(job) == State.RUNNING
 
     _finish_in_this_process(killable)
 
     assert job.state == State.SUCCEEDED
-    assert _marks(tmp_path) == ["note", "note"]
+    assert _marks(tmp_path) == [name, name]
     assert len(job.children()) == 1
     with killable.transaction() as tx:
         assert tx.execute("SELECT text FROM notes").all() == [("text",)]
 
 
-@pytest.mark.spec("R76")
+@pytest.mark.spec("R76", "N66")
+@pytest.mark.parametrize("name", ["note", "note_async"])
 def test_a_mutation_killed_after_its_commit_never_runs_again(
-    killable: Duly, url: str, tmp_path: Path
+    killable: Duly, url: str, tmp_path: Path, name: str
 ):
-    job = killable.run(killable.function("note"), "text")
+    job = killable.run(killable.function(name), "text")
     run_until_killed(url, tmp_path / "marks", "mutation.committed:1")
     assert job.state == State.SUCCEEDED
 
     _finish_in_this_process(killable)
 
-    assert _marks(tmp_path) == ["note"]
+    assert _marks(tmp_path) == [name]
     assert len(job.children()) == 1
     with killable.transaction() as tx:
         assert tx.execute("SELECT text FROM notes").all() == [("text",)]

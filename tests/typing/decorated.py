@@ -1,13 +1,18 @@
 """What the decorators make of a function, and what they refuse."""
 
 from datetime import timedelta
-from typing import assert_type
+from typing import Any, assert_type
+
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from duly import (
     Action,
     AsyncAction,
     AsyncCtx,
+    AsyncJob,
+    AsyncMutation,
     AsyncPlainAction,
+    AsyncTx,
     Ctx,
     Duly,
     Function,
@@ -29,6 +34,21 @@ def move(tx: Tx, account: int, amount: float = 1.0) -> bool:
 
 @app.mutation(queue="slow", priority=9, retry=Retry(attempts=3), tags=["a"], alone=True)
 def move_slowly(tx: Tx, account: int) -> bool:
+    return True
+
+
+@app.mutation
+async def move_async(tx: AsyncTx, account: int) -> bool:
+    assert_type((await tx.execute("SELECT 1")).first(), tuple[Any, ...] | None)
+    assert_type(await tx.run(move, account), AsyncJob[bool])
+    assert_type(tx.session, AsyncSession)
+    tx.execute("SELECT 1")  # error: not awaited
+    _ = tx.connection  # error
+    return True
+
+
+@app.mutation(group=True, retry=Retry(attempts=3))
+async def move_later(tx: AsyncTx, account: int) -> bool:
     return True
 
 
@@ -58,7 +78,7 @@ def nothing(tx: Tx) -> None: ...
 
 @app.action
 def resize(path: str, width: int = 10) -> str:
-    assert_type(current(), Tx | Ctx | AsyncCtx)
+    assert_type(current(), Tx | AsyncTx | Ctx | AsyncCtx)
     assert_type(current().attempt, int)
     current(Ctx).progress(0.5)
     current(Tx).progress(0.5)  # error
@@ -82,6 +102,9 @@ action: Action[[str], bytes] = post_again
 async_action: AsyncAction[[str], dict[str, int]] = fetch
 again: AsyncAction[[str], dict[str, int]] = fetch_again
 any_function: Function[..., bool] = move
+async_mutation: AsyncMutation[[int], bool] = move_async
+async_mutation = move_later
+sync_mutation: Mutation[[int], bool] = move_async  # error
 wrong_result: Function[..., str] = move  # error
 wrong_kind: Action[..., bool] = move  # error
 plain: PlainAction[[], None] = no_arguments
@@ -101,6 +124,19 @@ async def call_inline_async(ctx: AsyncCtx, sync_ctx: Ctx) -> None:
     assert_type(await fetch(ctx, "https://example.org"), dict[str, int])
     await fetch(sync_ctx, "https://example.org")  # error
     fetch(ctx, "https://example.org")  # error: not awaited
+
+
+async def call_async_mutations(tx: AsyncTx, sync_tx: Tx, ctx: AsyncCtx, sync_ctx: Ctx) -> None:
+    assert_type(await move_async(tx, 1), bool)
+    assert_type(await ctx.call(move_later, account=1), bool)
+    assert_type(await ctx.call(move_slowly, 1), bool)
+    assert_type(app.run(move_async, 1), Job[bool])
+    await move_async(sync_tx, 1)  # error
+    await move_async(tx, "1")  # error
+    await ctx.call(move_later, "1")  # error
+    await ctx.call(fetch, "1")  # error
+    sync_ctx.call(move_later, 1)  # error
+    app.run(move_async, "1")  # error
 
 
 async def call_plain_ones() -> None:
@@ -124,6 +160,14 @@ def wrong_context(ctx: Ctx, n: int) -> None: ...
 
 @app.mutation  # error
 def no_context() -> None: ...
+
+
+@app.mutation  # error
+def wrong_tx(tx: AsyncTx) -> None: ...
+
+
+@app.mutation(alone=True)  # error
+async def wrong_async_context(ctx: AsyncCtx) -> None: ...
 
 
 @app.mutation(retries=3)  # error

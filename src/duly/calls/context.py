@@ -18,8 +18,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
+from duly.calls.async_tx import AsyncTransaction, AsyncTx, Lane
 from duly.calls.current import is_current
-from duly.calls.kinds import Mutation
+from duly.calls.kinds import AsyncMutation, Mutation
 from duly.calls.orm import close_session, open_session
 from duly.calls.twins import Twin, awaited
 from duly.calls.verbs import NO_EXISTING_JOBS, AsyncVerbs, Verbs
@@ -163,6 +164,15 @@ class Tx(Verbs):
             # This fails if the transaction has already failed.
             with suppress(Exception):
                 self._session.rollback()
+
+    def _use_session(self, session: Session) -> None:
+        """Flush this session when the body ends, and let savepoints include it."""
+        self._session = session
+
+    def _interrupt(self) -> None:
+        """Called from another thread: make the current statement fail."""
+        if (tx := self._tx) is not None:
+            tx.interrupt()
 
     def _open(self) -> StoreTx:
         if self._tx is None:
@@ -316,21 +326,32 @@ class Ctx(Verbs):
         Raises Canceled, and commits nothing, if the job was canceled or timed out.
         """
         if not isinstance(mutation, Mutation):
-            raise InvalidFunction(f"ctx.call runs a mutation, not {mutation!r}")
+            raise InvalidFunction(_not_callable_here(mutation))
+        with (
+            self._calling(mutation, args, kwargs) as arguments,
+            open_tx(self._core, self._fence()) as tx,
+            is_current(tx),
+        ):
+            tx.call_is(mutation.name, arguments)
+            result: R = self._core.functions.body_of(mutation)(tx, **arguments)
+        return result
+
+    @contextmanager
+    def _calling(
+        self, mutation: Function[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Generator[Mapping[str, Any]]:
         self.check()
         text = mutation.signature.encode(args, kwargs)
-        arguments = mutation.signature.decode(text)
-        claim = self._running.claim
         try:
-            with open_tx(self._core, (claim.id, claim.token)) as tx, is_current(tx):
-                tx.call_is(mutation.name, arguments)
-                result: R = self._core.functions.body_of(mutation)(tx, **arguments)
+            yield mutation.signature.decode(text)
         except BaseException:
             # Its error may become the error of this job.
             if mutation.signature.redacted:
                 self._running.failed_calls.add((mutation.signature.scrub, text))
             raise
-        return result
+
+    def _fence(self) -> tuple[str, int] | None:
+        return _fence(self._running)
 
     def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
         found = self._core.insert_children(_fence(self._running), jobs)
@@ -402,7 +423,28 @@ class AsyncCtx(AsyncVerbs, Twin[Ctx]):
         self._sync.log(text, level=level)
 
     cost: Final = awaited(Ctx.cost)
-    call: Final = awaited(Ctx.call)
+
+    async def call(
+        self,
+        mutation: Mutation[P, R] | AsyncMutation[P, R],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """Run a mutation now, in its own transaction, and return what it returns; see Ctx.call.
+
+        The body of an async one runs in the current task, so it is canceled with it.
+        """
+        if not isinstance(mutation, AsyncMutation):
+            return await self._do(lambda ctx: ctx.call(mutation, *args, **kwargs), reads=False)
+        core, fence = self._core, self._sync._fence()  # pyright: ignore[reportPrivateUsage]
+        opening = partial(open_tx, core, fence)
+        with self._sync._calling(mutation, args, kwargs) as arguments:  # pyright: ignore[reportPrivateUsage]
+            async with AsyncTransaction(core, opening, is_body=fence is not None) as tx:
+                tx.call_is(mutation.name, arguments)
+                with is_current(tx):
+                    result: R = await core.functions.body_of(mutation)(tx, **arguments)
+        return result
 
     async def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
         return await self._do(lambda ctx: ctx._insert(jobs), reads=False)  # pyright: ignore[reportPrivateUsage]
@@ -439,7 +481,8 @@ class Bound:
         self.kind: Kind = function.kind
         self.is_async = function.is_async
         self.isolated = function.traits.isolate is not None
-        self.alone = function.traits.alone
+        # Others would wait for whatever an async body awaits.
+        self.alone = function.traits.alone or (self.is_async and not function.traits.group)
         self.group = function.traits.group
         self.decode: Callable[[str], Mapping[str, Any]] = function.signature.decode
         self.encode_result: Callable[[object], str | None] = function.signature.encode_result
@@ -467,18 +510,45 @@ class Bound:
         self, running: RunningAttempt, tx: StoreTx, arguments: Mapping[str, Any], shared: bool
     ) -> object:
         own = Tx(self._core, tx, running=running, parent_id=running.claim.id, shared=shared)
-        running.context = own
         own.call_is(running.claim.function, arguments)
         try:
-            with mutation_body():
-                value = self._body(own, **arguments)
-                own.settle()
+            if self.is_async:
+                value = self._wait_for_body(running, own, arguments)
+            else:
+                running.context = own
+                with mutation_body():
+                    value = self._body(own, **arguments)
+                    own.settle()
         finally:
             own.end()
             own.raise_if_alone_is_needed()
         own.raise_if_doomed()
         running.scheduled = own.due_now
         return self._checked(running, value)
+
+    def _wait_for_body(
+        self, running: RunningAttempt, tx: Tx, arguments: Mapping[str, Any]
+    ) -> object:
+        """Run the body on the event loop; this thread executes its statements meanwhile."""
+        home = self._core.threads.here()
+        lane = Lane(home)
+        running.context = own = AsyncTx(self._core, tx, lane)
+        try:
+            with mutation_body():
+                body = own._run_body(partial(self.await_body, arguments))  # pyright: ignore[reportPrivateUsage]
+                value = running.on_loop(body, home)
+                with lane.here():
+                    tx.settle()
+        finally:
+            lane.close()
+            with lane.here():
+                tx.end()
+        return value
+
+    async def await_body(self, arguments: Mapping[str, Any], tx: AsyncTx) -> object:
+        """Run the body of an async mutation, on the event loop."""
+        value: object = await self._body(tx, **arguments)
+        return value
 
     def call_action(self, running: RunningAttempt, arguments: Mapping[str, Any]) -> object:
         running.context = ctx = Ctx(self._core, running, arguments)
@@ -524,6 +594,15 @@ def open_tx(core: Core, parent: tuple[str, int] | None = None) -> Generator[Tx]:
         tx.raise_if_doomed()
     if tx.due_now:
         core.wake()
+
+
+def _not_callable_here(function: object) -> str:
+    if isinstance(function, AsyncMutation):
+        return (
+            f"{function.name} is an async mutation, which needs an event loop: make the action an "
+            "async def and await ctx.call, or enqueue the mutation with ctx.run"
+        )
+    return f"ctx.call runs a mutation, not {function!r}"
 
 
 def fence_of(ctx: Ctx) -> tuple[str, int]:

@@ -11,6 +11,7 @@ from duly.errors import NoCurrentJob
 from duly.runtime.reports import current_speaker
 
 if TYPE_CHECKING:
+    from duly.calls.async_tx import AsyncTx
     from duly.calls.context import AsyncCtx, Ctx, Tx
 
 C = TypeVar("C")
@@ -21,7 +22,7 @@ _inner: ContextVar[object | None] = ContextVar("duly_context", default=None)
 
 
 @overload
-def current() -> Tx | Ctx | AsyncCtx: ...
+def current() -> Tx | AsyncTx | Ctx | AsyncCtx: ...
 
 
 @overload
@@ -43,7 +44,8 @@ def current(kind: type[Any] = object, /) -> Any:
     if not isinstance(found, kind):
         raise NoCurrentJob(
             f"the running job has a {_name(found)}, not a {kind.__name__}; "
-            "mutations have a Tx, sync actions a Ctx, async actions an AsyncCtx"
+            "mutations have a Tx, async mutations an AsyncTx, sync actions a Ctx, async actions "
+            "an AsyncCtx"
         )
     return found
 

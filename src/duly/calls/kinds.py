@@ -9,6 +9,7 @@ from duly.functions.function import Function, P, R, R_co
 from duly.model.job import Kind
 
 if TYPE_CHECKING:
+    from duly.calls.async_tx import AsyncTx
     from duly.calls.context import AsyncCtx, Ctx, Tx
 
 
@@ -20,6 +21,22 @@ class Mutation(Function[P, R_co]):
     def __call__(self, tx: Tx, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run it now, inside the transaction of `tx`."""
         result: R_co = self.body(tx, *args, **kwargs)
+        return result
+
+
+class AsyncMutation(Function[P, R_co]):
+    """A mutation that is a coroutine."""
+
+    kind = Kind.MUTATION
+
+    @property
+    def is_async(self) -> bool:
+        """Always True."""
+        return True
+
+    def __call__(self, tx: AsyncTx, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
+        """Run it now, inside the transaction of `tx`."""
+        result: Coroutine[Any, Any, R_co] = self.body(tx, *args, **kwargs)
         return result
 
 
@@ -82,6 +99,7 @@ class AsyncPlainAction(Function[P, R_co]):
 
 
 MutationBody = Callable[Concatenate["Tx", P], R]
+AsyncMutationBody = Callable[Concatenate["AsyncTx", P], Coroutine[Any, Any, R]]
 ActionBody = Callable[Concatenate["Ctx", P], R]
 AsyncActionBody = Callable[Concatenate["AsyncCtx", P], Coroutine[Any, Any, R]]
 PlainBody = Callable[P, R]

@@ -12,6 +12,8 @@ from duly.calls.kinds import (
     ActionBody,
     AsyncAction,
     AsyncActionBody,
+    AsyncMutation,
+    AsyncMutationBody,
     AsyncPlainAction,
     AsyncPlainBody,
     Mutation,
@@ -19,7 +21,7 @@ from duly.calls.kinds import (
     PlainAction,
     PlainBody,
 )
-from duly.errors import InvalidFunction, InvalidOption
+from duly.errors import InvalidOption
 from duly.functions.around import W, Wrapper, add_wrapper, wrapper_of
 from duly.functions.checks import check_context, check_def, check_text, name_of, takes_context
 from duly.functions.function import Function, P, R
@@ -29,6 +31,8 @@ from duly.model.attempt import Hook
 from duly.model.job import State
 
 F = TypeVar("F", bound=Function[..., Any])
+MUTATIONS: dict[bool, type[Function[..., Any]]] = {False: Mutation, True: AsyncMutation}
+"""The kinds of mutations, by whether they are async."""
 ACTIONS: dict[tuple[bool, bool], type[Function[..., Any]]] = {
     (False, True): Action,
     (True, True): AsyncAction,
@@ -95,40 +99,38 @@ class Registry(ABC):
         return hook
 
     @overload
+    def mutation(self, body: AsyncMutationBody[P, R], /) -> AsyncMutation[P, R]: ...
+
+    @overload
     def mutation(self, body: MutationBody[P, R], /) -> Mutation[P, R]: ...
 
     @overload
-    def mutation(
-        self, /, **options: Unpack[MutationOptions]
-    ) -> Callable[[MutationBody[P, R]], Mutation[P, R]]: ...
+    def mutation(self, /, **options: Unpack[MutationOptions]) -> MutationDecorator: ...
 
-    def mutation(
-        self, body: MutationBody[P, R] | None = None, /, **options: Any
-    ) -> Mutation[P, R] | Callable[[MutationBody[P, R]], Mutation[P, R]]:
+    def mutation(self, body: Any = None, /, **options: Any) -> Any:
         """Register a function that runs as one database transaction, exactly once.
 
+        Its first parameter is the transaction: `tx: Tx` or, for an `async def`, `tx: AsyncTx`.
         `aliases`: earlier names of the function; jobs stored under them run it. `internal`: only
         code can call it. `retry_on`: exceptions to retry after; default: all.
         `on_complete`: a function that is called with `job_id` when the job has ended.
         `unique`, `debounce`: when a call returns an existing job instead of storing a new one.
         `limit`: how many run at once, or start in a period.
-        `alone`: never share a commit with other jobs. `group`: on PostgreSQL, share a commit with
-        other jobs; only for bodies that do not insert or update the same rows.
+        `alone`: never share a commit with other jobs; the default for an `async def`. `group`:
+        share a commit with other jobs, also on PostgreSQL and if it is an `async def`; only for
+        bodies that do not insert or update the same rows.
         """
         if options.pop("isolate", None) is not None:
             raise InvalidOption("isolate", MUTATION_NOT_ISOLATED)
         refuse_unknown("mutation", options, MutationOptions)
         job_options, traits = decorated(options)
 
-        def register(body: MutationBody[P, R]) -> Mutation[P, R]:
+        def register(body: Any) -> Function[..., Any]:
             checked = check_def(body, "app.mutation")
-            check_context(checked, "Tx", "app.mutation")
-            if inspect.iscoroutinefunction(checked):
-                raise InvalidFunction(
-                    f"{checked.__qualname__}: a mutation is a plain def; use @app.action for async"
-                )
+            is_async = inspect.iscoroutinefunction(checked)
+            check_context(checked, "AsyncTx" if is_async else "Tx", "app.mutation")
             full_name = self._full_name(name_of(checked, options.get("name")))
-            return self._register(Mutation(checked, full_name, job_options, traits))
+            return self._register(MUTATIONS[is_async](checked, full_name, job_options, traits))
 
         return register if body is None else register(body)
 
@@ -177,6 +179,16 @@ class Registry(ABC):
             return self._register(kind(checked, full_name, job_options, traits))
 
         return register if body is None else register(body)
+
+
+class MutationDecorator(Protocol):
+    """The type of `@app.mutation(...)`, which tells sync and async bodies apart."""
+
+    @overload
+    def __call__(self, body: AsyncMutationBody[P, R], /) -> AsyncMutation[P, R]: ...
+
+    @overload
+    def __call__(self, body: MutationBody[P, R], /) -> Mutation[P, R]: ...
 
 
 class ActionDecorator(Protocol):

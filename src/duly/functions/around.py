@@ -69,7 +69,7 @@ def _contexts(function: Callable[..., Any], is_async: bool) -> frozenset[str]:
     if is_async and (sync := {context for context in found if not context.startswith("Async")}):
         raise InvalidFunction(
             f"{name}: an async function under @app.around can only wrap async functions; annotate "
-            f"its parameter with `AsyncCtx`, without {', '.join(sorted(sync))}"
+            f"its parameter with `AsyncTx` or `AsyncCtx`, without {', '.join(sorted(sync))}"
         )
     return found
 

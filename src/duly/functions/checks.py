@@ -14,7 +14,7 @@ from duly.ids import is_id, new_id
 from duly.model import strict_json
 
 MAX_NAME = 200
-CONTEXTS = {"Tx": "tx", "Ctx": "ctx", "AsyncCtx": "ctx"}
+CONTEXTS = {"Tx": "tx", "AsyncTx": "tx", "Ctx": "ctx", "AsyncCtx": "ctx"}
 """The contexts, and what their parameters are usually called."""
 
 
@@ -36,8 +36,9 @@ def check_context(body: Callable[..., Any], context: str, decorator: str) -> Non
     parameters = _parameters(body)
     if not parameters or _type_name(parameters[0]) != context:
         found = f"{parameters[0]}" if parameters else "no parameter"
+        what = "an async def" if context.startswith("Async") else "a def"
         raise InvalidFunction(
-            f"{body.__qualname__}: the first parameter of a function under @{decorator} must be "
+            f"{body.__qualname__}: the first parameter of {what} under @{decorator} must be "
             f"`{CONTEXTS[context]}: {context}`, not {found}"
         )
 

@@ -10,9 +10,9 @@ import logging
 import math
 import threading
 import traceback
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -34,6 +34,7 @@ from duly.model.job import (
 )
 from duly.model.progress import LogEntry
 from duly.model.text import storable
+from duly.runtime.home import Home
 from duly.runtime.hooks import HookCalls
 from duly.runtime.program import Runnable, Scrub
 from duly.runtime.reports import Report, Reports, context_of
@@ -41,6 +42,8 @@ from duly.store.base import Blame, MutationLane, NeedsAlone, causes
 from duly.store.table import Store
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MESSAGE_LIMIT = 4_000
 TRACEBACK_LIMIT = 16_000
@@ -56,6 +59,8 @@ class TakenAway(msgspec.Struct, frozen=True):
 
 MutationEnd = Outcome | Committed | TakenAway
 Resolve = Callable[["Attempt", Outcome], None]
+OnLoop = Callable[["Attempt", Coroutine[Any, Any, Any], Home], Any]
+"""Runs a mutation's coroutine on an event loop, while this thread does the work of `Home`."""
 
 
 class Attempt:
@@ -76,6 +81,7 @@ class Attempt:
         "ended_at",
         "failed_calls",
         "hooks",
+        "loop",
         "report",
         "reports",
         "resolved",
@@ -115,6 +121,7 @@ class Attempt:
         self.deadline: float | None = None
         self.failed_calls: set[tuple[Scrub, str]] = set()
         self.cancel_body: Callable[[], None] | None = None
+        self.loop: OnLoop | None = None
         self._inside = 0
         self._postponed = False
 
@@ -172,6 +179,12 @@ class Attempt:
         with self._guard:
             if not self.begun:
                 self.resolve(NeverStarted())
+
+    def on_loop(self, body: Coroutine[Any, Any, T], home: Home) -> T:
+        """Run a mutation's coroutine to its end."""
+        assert self.loop is not None
+        value: T = self.loop(self, body, home)
+        return value
 
     def progress(self, value: float, note: str | None) -> None:
         """Report the body's progress."""
@@ -348,9 +361,11 @@ class MutationRunner:
         clock: Clock,
         watch: Callable[[Attempt, float], None],
         release: Callable[[Attempt], None],
+        loop: OnLoop,
     ) -> None:
         self._store = store
         self._lane = lane
+        self._loop = loop
         self._clock = clock
         self._watch = watch
         self._release = release
@@ -528,6 +543,7 @@ class MutationRunner:
         attempt.report = None
         self._watch(attempt, self._seconds(attempt.claim))
         attempt.cancel_body = self._interrupter(attempt)
+        attempt.loop = self._loop
         self._in_body = True
         attempt.body_starts()
         try:

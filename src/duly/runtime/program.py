@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from duly.clock import Clock
 from duly.model.attempt import Hooks
@@ -12,10 +12,13 @@ from duly.model.function import Published
 from duly.model.job import Claim, Kind, NewJob
 from duly.model.schedule import ScheduleRecord
 from duly.runtime.counts import Counts
+from duly.runtime.home import Home
 from duly.runtime.hooks import HookCalls
 from duly.store.base import StoreTx
 from duly.store.schedules.ledger import TickJobOrder
 from duly.store.table import Store
+
+T = TypeVar("T")
 
 Scrub = Callable[[str, str], str]
 """Removes redacted values from a text, given the arguments of the call."""
@@ -37,6 +40,10 @@ class RunningAttempt(Protocol):
 
     def undisturbed(self) -> AbstractContextManager[None]:
         """Within this block an async body's task is not canceled, but afterwards."""
+        ...
+
+    def on_loop(self, body: Coroutine[Any, Any, T], home: Home, /) -> T:
+        """Run a mutation's coroutine on an event loop, and what it gives to `home` here."""
         ...
 
     def progress(self, value: float, note: str | None, /) -> None:

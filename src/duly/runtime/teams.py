@@ -9,13 +9,15 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from duly.clock import os_monotonic
-from duly.errors import StoreError
+from duly.errors import Canceled, StoreError
 from duly.model.job import SystemFailed
 from duly.runtime.execute import (
     Attempt,
@@ -25,6 +27,7 @@ from duly.runtime.execute import (
     run_action,
     run_async_action,
 )
+from duly.runtime.home import Home
 from duly.runtime.reports import context_of, speak_for
 from duly.store.table import Store
 
@@ -38,6 +41,8 @@ QUICK_SECONDS = 0.001
 # For each thread, how many attempts may wait in the queue while bodies are quick.
 AHEAD = 9
 STUCK_SECONDS = 0.1
+# As for actions: a canceled body cleans up, and canceling it again would interrupt that.
+CANCEL_AGAIN_SECONDS = 5.0
 
 
 class Team(Protocol):
@@ -47,7 +52,8 @@ class Team(Protocol):
 
 
 class AsyncTeam:
-    """One event loop in its own thread; async actions are tasks on it.
+    """One event loop in its own thread; async actions and the bodies of async mutations are tasks
+    on it.
 
     Creating a task takes longer than a body that never waits. So bodies share a task, one after the
     other. Once a body has waited or left a trace, later attempts of its function get their own
@@ -65,11 +71,18 @@ class AsyncTeam:
         self._apart: set[str] = set()
         self._thread: threading.Thread | None = None
         self._stopping = False
+        self._guard = threading.Lock()
+        self._bodies: set[_LoopBody] = set()
 
     def start_many(self, attempts: Sequence[Attempt]) -> None:
+        with self._guard:
+            loop = self._started()
+        loop.call_soon_threadsafe(self._take, attempts)
+
+    def _started(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = self._start_loop()
-        self._loop.call_soon_threadsafe(self._take, attempts)
+        return self._loop
 
     def _start_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
@@ -91,6 +104,10 @@ class AsyncTeam:
             except BaseException:
                 # SystemExit in a task that a body has created ends up here.
                 log.exception("the event loop of async actions continues after an error")
+        # Whatever has not ended will never do so.
+        with self._guard:
+            for body in self._bodies:
+                body.abandon()
 
     def _take(self, attempts: Iterable[Attempt]) -> None:
         for attempt in attempts:
@@ -144,6 +161,40 @@ class AsyncTeam:
         if (task := self._tasks.get(attempt)) is not None and attempt.may_disturb():
             task.cancel()
 
+    def serve(self, attempt: Attempt, coroutine: Coroutine[Any, Any, Any], home: Home) -> Any:
+        """Run a mutation's body on the loop, and the statements that it submits in this thread."""
+        body = _LoopBody(coroutine)
+        with self._guard:
+            if self._stopping:
+                coroutine.close()
+                raise _stopped()
+            loop = self._started()
+            self._bodies.add(body)
+        try:
+            loop.call_soon_threadsafe(body.begin)
+            self._let_cancel(attempt, body, loop)
+            home.serve_until(body.end)
+            return body.end.result()
+        finally:
+            with self._guard:
+                self._bodies.discard(body)
+
+    def _let_cancel(
+        self, attempt: Attempt, body: _LoopBody, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        interrupt = attempt.cancel_body
+
+        def cancel() -> None:
+            # On a closed loop nothing is running.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(body.cancel)
+            if interrupt is not None:
+                interrupt()
+
+        attempt.cancel_body = cancel
+        if attempt.canceled:
+            cancel()
+
     def stop(self) -> None:
         self._stopping = True
         if self._loop is not None and self._thread is not None:
@@ -153,6 +204,46 @@ class AsyncTeam:
             if not self._thread.is_alive():
                 self._loop.close()
             self._loop = None
+
+
+class _LoopBody:
+    """The body of a mutation, for whose end a thread waits."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self.end: Future[Any] = Future()
+        self._coroutine = coroutine
+        self._context = copy_context()
+        self._task: asyncio.Task[None] | None = None
+        self._cancel_at = 0.0
+
+    def begin(self) -> None:
+        self._task = _new_task(self._run(), self._context)
+
+    async def _run(self) -> None:
+        try:
+            value = await self._coroutine
+        except BaseException as error:
+            self._fail(error)
+        else:
+            self.end.set_result(value)
+
+    def cancel(self) -> None:
+        now = os_monotonic()
+        if self._task is not None and now >= self._cancel_at:
+            self._cancel_at = now + CANCEL_AGAIN_SECONDS
+            self._task.cancel()
+
+    def abandon(self) -> None:
+        """The loop has stopped, so the body does not continue."""
+        self._fail(_stopped())
+
+    def _fail(self, error: BaseException) -> None:
+        if not self.end.done():
+            self.end.set_exception(error)
+
+
+def _stopped() -> Canceled:
+    return Canceled("the worker has stopped; the transaction is rolled back")
 
 
 def _new_task(coroutine: Coroutine[Any, Any, None], context: Context) -> asyncio.Task[None]:

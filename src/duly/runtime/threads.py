@@ -16,6 +16,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from duly.runtime.home import Home
+
 T = TypeVar("T")
 
 CALLS = 32
@@ -36,9 +38,14 @@ class Threads:
     """The threads of one app, created when needed, and again after a fork."""
 
     def __init__(
-        self, make: MakeExecutor = ThreadPoolExecutor, transactions: int | None = None
+        self,
+        make: MakeExecutor = ThreadPoolExecutor,
+        transactions: int | None = None,
+        here: Callable[[], Home] = Home,
     ) -> None:
         self._make = make
+        self.here = here
+        """Return what does the work of other threads in the calling one."""
         self._transactions = transactions
         self._by_process: dict[int, _Pools] = {}
 

@@ -292,8 +292,9 @@ class Worker:
             loop.join(5)
         self._mutations.stop()
         self._threads.stop()
-        self._async.stop()
+        # Async mutations need the loop to end.
         self._mutations.join(1)
+        self._async.stop()
         self._while_running.close()
         with contextlib.suppress(StoreError):
             self._reports.flush()
@@ -559,6 +560,7 @@ class Worker:
             self.clock,
             self._watch_mutation,
             self._release_mutation,
+            self._async.serve,
         )
 
     def _watch_mutation(self, attempt: Attempt, seconds: float) -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any, Protocol, cast
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Protocol, TypeVar, cast
 
 from duly.ids import new_id
 from duly.model.job import (
@@ -34,12 +36,14 @@ from duly.runtime.execute import (
     run_action,
     run_async_action,
 )
+from duly.runtime.home import Home
 from duly.runtime.hooks import HookCallsHere, HookHost
 from duly.runtime.program import Program, Runnable, RunningAttempt
 from duly.runtime.reports import Reports, captured_logging, context_of
 from duly.store.base import ClaimRequest, StoreTx, WorkerInfo
 from duly.store.table import Store
-from duly.testing.home import Home
+
+T = TypeVar("T")
 
 CHANCE = 0.5
 """Jitter that is the same in every run."""
@@ -161,7 +165,7 @@ class InlineWorker:
 
     def _run_mutation(self, attempt: Attempt) -> None:
         lane = self._store.mutation_lane()
-        runner = MutationRunner(self._store, lane, self._clock, _unwatched, _unreleased)
+        runner = MutationRunner(self._store, lane, self._clock, _unwatched, _unreleased, _on_loop)
         try:
             for _, end in runner.run([attempt]):
                 if isinstance(end, Committed):
@@ -175,17 +179,7 @@ class InlineWorker:
             runner.close()
 
     def _run_async(self, attempt: Attempt) -> None:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            _run_in_loop(attempt)
-            return
-        # In an async test, the running loop cannot run another one inside.
-        with ThreadPoolExecutor(1) as thread:
-            done = thread.submit(_run_in_loop, attempt)
-            if self._home is not None:
-                self._home.serve_until(done)
-            done.result()
+        _outside_loops(partial(_run_in_loop, attempt), self._home)
 
 
 class _Body:
@@ -232,6 +226,24 @@ def _unwatched(attempt: Attempt, seconds: float) -> None:
 
 
 def _unreleased(attempt: Attempt) -> None: ...
+
+
+def _on_loop(attempt: Attempt, body: Coroutine[Any, Any, Any], home: Home) -> Any:
+    """Run the body of an async mutation in its own event loop."""
+    return _outside_loops(partial(asyncio.run, body), home)
+
+
+def _outside_loops(run: Callable[[], T], home: Home | None) -> T:
+    """Run an event loop, in another thread if one is running in this one, as in an async test."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return run()
+    with ThreadPoolExecutor(1) as thread:
+        done = thread.submit(copy_context().run, run)
+        if home is not None:
+            home.serve_until(done)
+        return done.result()
 
 
 def _run_in_loop(attempt: Attempt) -> None:

@@ -28,6 +28,7 @@ from duly.model.job import (
     finished,
 )
 from duly.model.progress import LogEntry
+from duly.runtime.home import Home
 from duly.runtime.threads import Threads
 from duly.runtime.transaction_guard import refuse_handles_inside_mutation
 from duly.store import steps, workers
@@ -47,7 +48,6 @@ from duly.store.session import Session
 from duly.store.sqlite import SqliteStore, SqliteTx
 from duly.store.steps import Row
 from duly.store.table import Store
-from duly.testing.home import Home
 
 T = TypeVar("T")
 
@@ -64,7 +64,10 @@ def inside(core: Core, handle: Any) -> Generator[Home]:
     store = InsideStore(core.ready(), handle)
     home = Home()
     # One at a time: savepoints that do not end in order end each other.
-    threads, core.threads = core.threads, Threads(lambda _, __: home, transactions=1)
+    threads, core.threads = (
+        core.threads,
+        Threads(lambda _, __: home, transactions=1, here=lambda: home),
+    )
     before = core.exchange(store, core.clock)
     try:
         yield home

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Coroutine, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, NoReturn, ParamSpec, Self, TypeVar
 
 from duly import zones
 from duly.app import Duly
-from duly.calls.context import AsyncCtx, Ctx, Tx, open_tx
+from duly.calls.context import AsyncCtx, Ctx, Tx
 from duly.calls.current import is_current
 from duly.calls.jobs import Job, job_from
-from duly.calls.kinds import Mutation
 from duly.calls.verbs import name_of_function
 from duly.clock import Clock, ManualClock, from_ms
 from duly.core import Core
@@ -30,17 +29,18 @@ from duly.model.job import (
     State,
 )
 from duly.model.redact import mask
+from duly.runtime.home import Home
 from duly.runtime.janitor import Janitor
 from duly.runtime.program import Scrub
 from duly.runtime.ticker import Ticker
 from duly.runtime.transaction_guard import refuse_inside_mutation
 from duly.store.connect import make_store
-from duly.testing.home import Home
 from duly.testing.inline import InlineWorker
 from duly.testing.inside import InsideJob, inside, pending_inside
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 PRIVATE = "sqlite:///:memory:"
 WRONG_DATABASE_HINT = (
@@ -345,6 +345,9 @@ class _Made:
     def undisturbed(self) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def on_loop(self, body: Coroutine[Any, Any, T], home: Home) -> NoReturn:
+        raise NotImplementedError("no mutation runs in this attempt")
+
     def progress(self, value: float, note: str | None) -> None:
         """Does nothing: there is no job."""
 
@@ -362,13 +365,8 @@ class ManualCtx(Ctx):
     def __exit__(self, *exception: Any) -> None:
         self._current.__exit__(*exception)
 
-    def call(self, mutation: Mutation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        self.check()
-        arguments = mutation.signature.decode(mutation.signature.encode(args, kwargs))
-        with open_tx(self._core) as tx, is_current(tx):
-            tx.call_is(mutation.name, arguments)
-            result: R = self._core.functions.body_of(mutation)(tx, **arguments)
-        return result
+    def _fence(self) -> None:
+        """Does not exist: there is no job."""
 
     def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
         return super()._insert(jobs) if self.canceled else self._core.insert(jobs)

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from duly.calls.async_tx import AsyncTx
 from duly.errors import InvalidOption, TransactionEnded
 
 if TYPE_CHECKING:
@@ -51,9 +52,13 @@ def atomic(tx: Tx) -> Generator[None]:
             _take_back(borrowed)
 
 
-def _alias_of(tx: Tx) -> str:
+def _alias_of(tx: Tx | AsyncTx) -> str:
     from duly.contrib.django.project import DjangoProgram
 
+    if isinstance(tx, AsyncTx):
+        raise InvalidOption(
+            "atomic", "needs a sync mutation: Django's ORM has no async transactions"
+        )
     core = tx._core  # pyright: ignore[reportPrivateUsage]
     if not isinstance(core, DjangoProgram):
         raise InvalidOption("atomic", "takes a tx of the app in duly.contrib.django")

@@ -19,6 +19,7 @@ from django.db import connections as _connections
 
 from duly.app import Duly
 from duly.app.program import AppProgram
+from duly.calls.async_tx import AsyncTx
 from duly.calls.context import Bound
 from duly.contrib.django.database import LateStore, late_store
 from duly.functions.function import Function
@@ -123,6 +124,14 @@ class DjangoBound(Bound):
             return super().call_mutation(running, tx, arguments, shared)
         finally:
             close_old_connections()
+
+    async def await_body(self, arguments: Mapping[str, Any], tx: AsyncTx) -> object:
+        close: Any = sync_to_async(close_old_connections)
+        await close()
+        try:
+            return await super().await_body(arguments, tx)
+        finally:
+            await close()
 
     async def call_async(self, running: RunningAttempt, arguments: Mapping[str, Any]) -> object:
         # Async code uses the ORM through sync_to_async, which runs in an asgiref thread.

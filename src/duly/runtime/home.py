@@ -1,6 +1,7 @@
 """Runs work in one thread, whichever thread asks for it.
 
-The connection of a test belongs to the test's thread, while async code queries the store in others.
+The connection of a mutation belongs to its worker's thread, and that of a test to the test's, while
+async code runs in another one.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Home(Executor):
             raise
 
     def _refuse_until(self, end: Future[Any]) -> None:
-        """The test was interrupted: threads that still submit work must not wait forever."""
+        """This thread was interrupted: threads that still submit work must not wait forever."""
         while not end.done():
             try:
                 task = self._asked.get(timeout=0.05)
