@@ -243,10 +243,14 @@ LIMITS = [
     ),
     ("as are found in 5 s", schedule_checks.PREVIEW_SECONDS == 5),
     (
-        "| 92 days; 1,000,000 ticks",
-        (verbs_read.MAX_FORECAST_DAYS, forecast.MAX_TICKS) == (92, 10**6),
+        "| 92 days; any number of ticks, but the jitter of 1,000,000",
+        (verbs_read.MAX_FORECAST_DAYS, forecast.MAX_DELAYED) == (92, 10**6),
     ),
-    ("ticks, over HTTP 100,000", http_forecast.MAX_TICKS == 100_000),
+    (
+        "| 31 days; 1,000 events, 100,000 ticks",
+        (http_forecast.FEED_DAYS, http_forecast.MAX_EVENTS, http_forecast.MAX_TICKS)
+        == (31, 1_000, 100_000),
+    ),
     ("note of a schedule | 2,000", define.MAX_NOTE == 2_000),
     ("| 1 ms to 600 s per attempt", (endpoints.MIN_TIMEOUT, endpoints.MAX_TIMEOUT) == (0.001, 600)),
     ("50 headers", endpoints.MAX_HEADERS == 50),

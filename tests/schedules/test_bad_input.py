@@ -61,6 +61,7 @@ OPTIONS: Mapping[str, Sequence[Any]] = {
     "tz": ZONE,
     "calendar": NAME,
     "shift": WORD,
+    "first_run": WORD,
     "condition": MAPPING,
     "rotation": [5, NAN, object(), HALF, [5], [HALF], [{"n": HALF}], [{"whatever": 1}], [{5: 1}]],
     "overlap": WORD,
@@ -127,7 +128,7 @@ SCHEDULES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Sequence[Any]]]] =
         | {"n": COUNT, "after": TIME, "tz": ZONE, "simulate": FLAG}
         | {"result": [*MAPPING, [], 0, {"a": {"b": HALF}}]},
     ),
-    "forecast": ({"days": 1}, {"days": COUNT, "start": TIME, "most_ticks": COUNT}),
+    "forecast": ({"days": 1}, {"days": COUNT, "start": TIME}),
     "explain": ({}, KEY | {"condition": MAPPING}),
     "why": ({}, KEY),
     "health": ({}, KEY),

@@ -93,20 +93,25 @@ def test_a_tick_that_an_operator_skips_is_not_counted(app, work):
     assert app.schedules.forecast(days=7).total == 3
 
 
-def test_a_forecast_that_is_too_long_says_so_and_stops(app, work):
-    app.schedules.create("hourly", work, cron="30 * * * *")
-    foreseen = app.schedules.forecast(days=1, most_ticks=24)
-    assert (foreseen.total, foreseen.complete) == (24, True)
-    # Even within one schedule, and whether or not its ticks dispatch anything.
-    foreseen = app.schedules.forecast(days=2, most_ticks=24)
-    assert (foreseen.total, foreseen.complete, foreseen.schedules) == (24, False, 1)
-    app.schedules.update("hourly", calendar="weekends-only")
-    app.schedules.create("nightly", work, cron="0 0 * * *")
-    foreseen = app.schedules.forecast(days=2, most_ticks=24)
-    assert (foreseen.total, foreseen.complete, foreseen.schedules) == (0, False, 1)
-    for wrong in (0, 1_000_001, True, 1.5):
-        with pytest.raises(InvalidOption, match="most_ticks"):
-            app.schedules.forecast(most_ticks=wrong)
+@pytest.mark.spec("N82")
+def test_a_forecast_counts_each_schedule_however_often_it_ticks(app, work):
+    # Berlin sets its clocks back on 25 October, so the clock shows an hour twice.
+    app.schedule("every second", work, cron="* * * * * *", tz="Europe/Berlin")
+    app.schedule("interval", work, every=1)
+    app.schedule("night", work, cron="30 2 * * *", tz="Europe/Berlin")
+    app.schedules.apply()
+    start = utc(2026, 9, 1)
+    foreseen = app.schedules.forecast(start=start, days=92)
+    assert foreseen.complete
+    assert [(share.key, share.dispatches) for share in foreseen.by_schedule] == [
+        ("every second", 92 * 86_400),
+        ("interval", 92 * 86_400),
+        ("night", 92),
+    ]
+    assert foreseen.total == 92 * 2 * 86_400 + 92
+    assert set(foreseen.hours) == {7_200, 7_201}
+    assert [minute.dispatches for minute in foreseen.busiest] == [121] * 10
+    assert from_ms(foreseen.busiest[0].at) == utc(2026, 9, 1, 0, 30)
 
 
 def test_a_forecast_reaches_no_further_than_three_months(app):

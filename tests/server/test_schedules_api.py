@@ -847,6 +847,10 @@ def test_a_forecast(api: Api, clock: ManualClock):
 
     assert (len(found["hours"]), found["total"], found["schedules"]) == (48, 4, 2)
     assert found["complete"] is True
+    assert [(each["key"], each["dispatches"]) for each in found["by_schedule"]] == [
+        ("daily", 2),
+        ("hers", 2),
+    ]
     assert [minute["dispatches"] for minute in found["busiest"]] == [2, 2]
     assert found["busiest"][0]["at"].endswith("T09:00:00.000Z")
     starts = [hour["at_ms"] for hour in found["hours"]]
@@ -956,7 +960,7 @@ def test_ticks_that_bring_nothing_are_not_looked_at_for_long(
 
     assert look() == (2, None, 2, True)
     monkeypatch.setattr("duly.server.api.forecast.MAX_TICKS", 1440)
-    assert look() == (0, "false", 0, False)
+    assert look() == (0, "false", 2, True)
 
 
 def test_an_empty_feed_is_a_whole_file(api: Api):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -113,6 +113,24 @@ class Calendar:
         second = instant // 1000
         days = (second + zone(self.tz).offset(second)) // DAY
         return dt.date.fromordinal(_EPOCH_DAY + days)
+
+    def allowed_between(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """The parts of [start, end) in which ticks may run; none if the zone cannot be loaded."""
+        try:
+            where = zone(self.tz)
+        except BadInput:
+            return
+        second, until = start // 1000, -(-end // 1000)
+        while second < until:
+            span = where.span(second)
+            last = min(span.end, until)
+            for days in range((second + span.offset) // DAY, -(-(last + span.offset) // DAY)):
+                label = self.label(dt.date.fromordinal(_EPOCH_DAY + days))
+                if (label is not None) == (self.kind is CalendarKind.ONLY_DATES):
+                    first = max(second, days * DAY - span.offset)
+                    beyond = min(last, (days + 1) * DAY - span.offset)
+                    yield max(start, first * 1000), min(end, beyond * 1000)
+            second = last
 
     def label(self, day: dt.date) -> str | None:
         """The label of a listed day, empty if it has none; None if the day is not listed."""

@@ -171,6 +171,10 @@ class Expression:
             total += self._times_before(until)
         return total
 
+    def of_day(self, day: int) -> int:
+        """The matching seconds of a day, as bits; days are numbered from 1970-01-01."""
+        return _seconds(self.hours, self.minutes, self.seconds) if self._has_day(day) else 0
+
     # Times of a day ------------------------------------------------------------------------------
 
     def _time_from(self, second: int) -> int:
@@ -317,6 +321,14 @@ class Expression:
             for weekday in range(7)
         )
 
+    def _has_day(self, day: int) -> bool:
+        if self._always:
+            return True
+        year, month, number = _civil(day)
+        if not (self.months >> month & 1 and self._has_year(year)):
+            return False
+        return bool(self._days(day - number + 1, _length(year, month)) >> number & 1)
+
     def _has_year(self, year: int) -> bool:
         return not self.years or bool(self.years >> year & 1)
 
@@ -345,6 +357,14 @@ def _nearest_weekday(day: int, weekday: int, length: int) -> int:
     if that == 0:
         return day + 1 if day < length else day - 2
     return day
+
+
+@lru_cache(maxsize=1_024)
+def _seconds(hours: int, minutes: int, seconds: int) -> int:
+    """The seconds of a day, as bits, from those of its hours, minutes and seconds."""
+    hour = sum(1 << 3600 * hour for hour in range(24) if hours >> hour & 1)
+    minute = sum(1 << 60 * minute for minute in range(60) if minutes >> minute & 1)
+    return hour * (minute * seconds)
 
 
 def _civil(day: int) -> tuple[int, int, int]:

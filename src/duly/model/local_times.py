@@ -10,6 +10,7 @@ shows examples.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 from duly.zones import Zone
@@ -19,6 +20,7 @@ LATEST = 250_000_000_000
 """The seconds between which ticks are searched."""
 FAR = 2 * 86_400
 """A tick is never further from its local time, read as if it were UTC."""
+_DAY = 86_400
 _LONGEST_GAP = 3 * 3600
 _CENTURY = 36_525 * 86_400
 
@@ -45,6 +47,10 @@ class LocalTimes(Protocol):
 
     def count(self, start: int, end: int) -> int:
         """How many local seconds in [start, end) match."""
+        ...
+
+    def of_day(self, day: int) -> int:
+        """The matching seconds of a day, as bits; days are numbered from 1970-01-01."""
         ...
 
 
@@ -116,6 +122,28 @@ def count(times: LocalTimes, where: Zone, second: int, until: int) -> int:
         total += times.count(first, end + offset)
         second = end
     return total
+
+
+def by_day(times: LocalTimes, where: Zone, second: int, until: int) -> Iterator[tuple[int, int]]:
+    """The ticks in [second, until), a local day at a time: a second, and bits counted from it."""
+    while second < until:
+        start, end, offset, before = where.span(second)
+        end = min(end, until)
+        first, last = second + offset, end + offset
+        if not times.follows_clock:
+            first = max(first, start + before)
+            if second == start and _ends_a_gap_with_a_tick(times, start, offset, before):
+                yield start, 1
+        for day in range(first // _DAY, -(-last // _DAY)):
+            midnight = day * _DAY
+            bits = times.of_day(day)
+            if midnight < first:
+                bits &= -1 << first - midnight
+            if midnight + _DAY > last:
+                bits &= (1 << last - midnight) - 1
+            if bits:
+                yield midnight - offset, bits
+        second = end
 
 
 def _ends_a_gap_with_a_tick(times: LocalTimes, start: int, offset: int, before: int) -> bool:

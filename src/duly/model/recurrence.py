@@ -286,6 +286,13 @@ class Recurrence:
             total += (times & -1 << second if day == last else times).bit_count()
         return total
 
+    def of_day(self, day: int) -> int:
+        """The matching seconds of a day, as bits; days are numbered from 1970-01-01."""
+        if day < self._day or not self._has_day(day):
+            return 0
+        times = self._times(day)
+        return times & -1 << self._second if day == self._day else times
+
     def shortest(self) -> int:
         """The shortest time between two matches, in seconds; at most 60."""
         if self.parts.freq == "SECONDLY":
@@ -349,7 +356,7 @@ class Recurrence:
     def _times_of_phase(self, phase: int) -> int:
         step = self.parts.interval * self._unit
         first = phase * self._unit
-        return _stepped(first, step, DAY) * self._within & self._limit
+        return stepped(first, step, DAY) * self._within & self._limit
 
     def _start_of_unit(self) -> int:
         return self.start - self.start % self._unit
@@ -416,10 +423,10 @@ class Recurrence:
         if freq == "WEEKLY":
             week = self._day - (self._first.weekday() - self.parts.week_start) % 7
             start = week + (calendar.first - week - 6 + step * 7 - 1) // (step * 7) * step * 7
-            days = _stepped(start - calendar.first + 7, step * 7, 366 + 7) * 0x7F >> 7
+            days = stepped(start - calendar.first + 7, step * 7, 366 + 7) * 0x7F >> 7
             return days & calendar.all
         if freq == "DAILY":
-            return _stepped((self._day - calendar.first) % step, step, 366) & calendar.all
+            return stepped((self._day - calendar.first) % step, step, 366) & calendar.all
         if step * self._unit <= DAY:
             return calendar.all
         step, begin = step * self._unit, calendar.first * DAY
@@ -539,7 +546,7 @@ class _Year:
         days = 0
         for weekday, nth in wanted:
             if not nth:
-                days |= _stepped((weekday - self.weekday) % 7, 7, self.length)
+                days |= stepped((weekday - self.weekday) % 7, 7, self.length)
                 continue
             spans = [self.month(n) for n in range(1, 13)] if monthly else [(0, self.length)]
             for begin, length in spans:
@@ -565,7 +572,7 @@ def _at_positions(values: list[int], positions: Iterable[int]) -> set[int]:
 
 
 @lru_cache(maxsize=1_024)
-def _stepped(first: int, step: int, end: int) -> int:
+def stepped(first: int, step: int, end: int) -> int:
     """The bits first, first + step, … below `end`."""
     if first >= end:
         return 0
@@ -578,8 +585,8 @@ def _stepped(first: int, step: int, end: int) -> int:
 def _times(hours: Iterable[int], minutes: Iterable[int], seconds: Iterable[int]) -> int:
     """The seconds of a day that these lists allow; an empty one allows all."""
     second = sum(1 << s for s in seconds) or (1 << 60) - 1
-    minute = sum(1 << m * 60 for m in minutes) or _stepped(0, 60, 3600)
-    hour = sum(1 << h * 3600 for h in hours) or _stepped(0, 3600, DAY)
+    minute = sum(1 << m * 60 for m in minutes) or stepped(0, 60, 3600)
+    hour = sum(1 << h * 3600 for h in hours) or stepped(0, 3600, DAY)
     return hour * (minute * second)
 
 

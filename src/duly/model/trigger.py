@@ -11,12 +11,13 @@ clock, and so does an hourly, minutely or secondly rule; any other is fixed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, TypeAlias, cast
+from math import gcd
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import msgspec
 from msgspec.structs import force_setattr, replace
@@ -27,8 +28,17 @@ from duly.model import cron
 from duly.model.cron import Expression
 from duly.model.cron_words import in_words
 from duly.model.job import FIVE_YEARS_MS
-from duly.model.local_times import EARLIEST, FAR, LATEST, LocalTimes, count, first_from, last_until
-from duly.model.recurrence import DAY, Parts, Recurrence
+from duly.model.local_times import (
+    EARLIEST,
+    FAR,
+    LATEST,
+    LocalTimes,
+    by_day,
+    count,
+    first_from,
+    last_until,
+)
+from duly.model.recurrence import DAY, Parts, Recurrence, stepped
 from duly.model.recurrence import parse as parse_rule
 from duly.model.recurrence_words import in_words as rule_in_words
 from duly.zones import Zone, zone
@@ -41,6 +51,13 @@ MAX_TRIGGERS = 20
 """The most triggers of an `AnyOf`."""
 _ALL_HOURS = (1 << 24) - 1
 _REFERENCE = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())
+
+
+class Ticks(NamedTuple):
+    """Ticks of at most about a day: bit n stands for a tick n seconds after `at` (milliseconds)."""
+
+    at: int
+    bits: int
 
 
 class _Fires:
@@ -58,6 +75,10 @@ class _Fires:
 
     def count_between(self, start: int, end: int) -> int:
         """How many ticks are in [start, end), without iterating over them."""
+        raise NotImplementedError
+
+    def ticks_between(self, start: int, end: int) -> Iterator[Ticks]:
+        """The ticks in [start, end), about a day at a time, without iterating over them."""
         raise NotImplementedError
 
     def describe(self) -> str:
@@ -128,6 +149,11 @@ class Cron(_Fires, msgspec.Struct, frozen=True):
         seconds = (max(_ceil(start), EARLIEST), min(_ceil(end), LATEST))
         return count(self._parsed(), zone(self.tz), *seconds)
 
+    def ticks_between(self, start: int, end: int) -> Iterator[Ticks]:
+        """The ticks in [start, end), about a day at a time, without iterating over them."""
+        seconds = (max(_ceil(start), EARLIEST), min(_ceil(end), LATEST))
+        return _in_ms(by_day(self._parsed(), zone(self.tz), *seconds))
+
     def adjusted(self, instant: int) -> bool:
         """Whether the tick at this instant replaces a time that clocks skip."""
         return _is_adjusted(self, self._parsed(), zone(self.tz), instant)
@@ -150,6 +176,10 @@ class Cron(_Fires, msgspec.Struct, frozen=True):
         if parsed.years:
             since = (parsed.first_from(-FAR * 1_000) or 0) - FAR
         return first_from(parsed, zone(self.tz), since) is None
+
+
+def _in_ms(found: Iterable[tuple[int, int]]) -> Iterator[Ticks]:
+    return (Ticks(second * 1000, bits) for second, bits in found)
 
 
 def _is_adjusted(trigger: Cron | Rule, times: LocalTimes, where: Zone, instant: int) -> bool:
@@ -231,6 +261,19 @@ class Every(_Fires, msgspec.Struct, frozen=True):
         """The ticks in [start, end), one by one."""
         return iter(range(self.next_after(start - 1), end, self.milliseconds))
 
+    def ticks_between(self, start: int, end: int) -> Iterator[Ticks]:
+        """The ticks in [start, end), about a day at a time, without iterating over them."""
+        # Of an interval with milliseconds, only every so many ticks are whole seconds apart.
+        apart = 1000 // gcd(self.milliseconds, 1000)
+        step = self.milliseconds * apart // 1000
+        first = self.next_after(start - 1)
+        for tick in range(first, min(end, first + apart * self.milliseconds), self.milliseconds):
+            second, until = 0, _ceil(end - tick)
+            while second < until:
+                bits = stepped(0, step, min(DAY, until - second))
+                yield Ticks(tick + second * 1000, bits)
+                second += bits.bit_count() * step
+
     def anchored(self, at: int) -> Every:
         """The same interval with an anchor, unless it has one."""
         return self if self.anchor is not None else replace(self, anchor=at)
@@ -276,6 +319,11 @@ class At(_Fires, msgspec.Struct, frozen=True):
     def count_between(self, start: int, end: int) -> int:
         """1 if the instant is in [start, end), otherwise 0."""
         return int(start <= self.instant < end)
+
+    def ticks_between(self, start: int, end: int) -> Iterator[Ticks]:
+        """The instant, if it is in [start, end)."""
+        if start <= self.instant < end:
+            yield Ticks(self.instant, 1)
 
     def describe(self) -> str:
         """The trigger in words."""
@@ -329,6 +377,11 @@ class Rule(_Fires, msgspec.Struct, frozen=True):
         """How many ticks are in [start, end), without iterating over them."""
         seconds = max(_ceil(start), self._begin()), min(_ceil(end), self._last() + 1)
         return count(self._times(), zone(self.tz), *seconds)
+
+    def ticks_between(self, start: int, end: int) -> Iterator[Ticks]:
+        """The ticks in [start, end), about a day at a time, without iterating over them."""
+        seconds = max(_ceil(start), self._begin()), min(_ceil(end), self._last() + 1)
+        return _in_ms(by_day(self._times(), zone(self.tz), *seconds))
 
     def adjusted(self, instant: int) -> bool:
         """Whether the tick at this instant replaces a time that clocks skip."""
@@ -487,19 +540,22 @@ class AnyOf(_Fires):
         return max((tick for tick in found if tick is not None), default=None)
 
     def count_between(self, start: int, end: int) -> int:
-        """How many ticks are in [start, end); iterates over all but the most frequent trigger."""
-        counted = [(each.count_between(start, end), each) for each in self.triggers]
-        counted.sort(key=lambda pair: -pair[0])
-        total, _ = counted[0]
-        before = [counted[0][1]]
-        for ticks, each in counted[1:]:
-            if ticks:
-                total += sum(
-                    not any(other.matches(tick) for other in before)
-                    for tick in each.between(start, end)
-                )
-                before.append(each)
-        return total
+        """How many ticks are in [start, end), without iterating over them."""
+        return sum(bits.bit_count() for _, bits in self.ticks_between(start, end))
+
+    def ticks_between(self, start: int, end: int) -> Iterator[Ticks]:
+        """The ticks in [start, end), about a day at a time, without iterating over them."""
+        for since in range(start, end, DAY * 1000):
+            until = min(end, since + DAY * 1000)
+            # Only ticks with the same milliseconds can coincide.
+            merged: dict[int, int] = {}
+            first = since // 1000
+            for each in self.triggers:
+                for at, bits in each.ticks_between(since, until):
+                    second, rest = divmod(at, 1000)
+                    merged[rest] = merged.get(rest, 0) | bits << FAR + second - first
+            for rest, bits in merged.items():
+                yield Ticks(first * 1000 + rest, bits >> FAR)
 
     def adjusted(self, instant: int) -> bool:
         """Whether the tick at this instant only replaces times that clocks skip."""

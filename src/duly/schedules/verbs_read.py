@@ -21,7 +21,7 @@ from duly.model.condition import Explanation
 from duly.model.condition import parse_new as parse_condition
 from duly.model.decide import Decided, Decision, Skip, encode_detail
 from duly.model.decide import explain as explain_condition
-from duly.model.forecast import MAX_TICKS, Forecast, forecast
+from duly.model.forecast import Forecast, forecast
 from duly.model.preview import preview
 from duly.model.schedule import (
     Malformed,
@@ -148,24 +148,21 @@ class ReadVerbs(VerbsBase):
         late = None if after is None else instant("after", after, self._core.now())
         return ahead(self._core, plan, n, late, tz, simulate=simulate, result=result)
 
-    def forecast(
-        self, *, days: int = 7, start: Instant | None = None, most_ticks: int = MAX_TICKS
-    ) -> Forecast:
-        """Return the dispatches per hour of the next days, and the busiest minutes.
+    def forecast(self, *, days: int = 7, start: Instant | None = None) -> Forecast:
+        """Return the dispatches of the next days: per hour, per schedule, and the busiest minutes.
 
-        Triggers and calendars are considered; conditions, budgets and overlap are not. The forecast
-        stops after `most_ticks` ticks, and says so.
+        Triggers and calendars are considered; conditions, budgets and overlap are not. The counts
+        are exact, however often schedules tick, except that `complete` is False if jitter would
+        have to be computed for more than a million ticks.
         """
         if type(days) is not int or not 1 <= days <= MAX_FORECAST_DAYS:
             raise InvalidOption("days", f"must be 1 to {MAX_FORECAST_DAYS}, not {days!r}")
-        if type(most_ticks) is not int or not 1 <= most_ticks <= MAX_TICKS:
-            raise InvalidOption("most_ticks", f"must be 1 to {MAX_TICKS:,}, not {most_ticks!r}")
         now = self._core.now()
         since = now if start is None else instant("start", start, now)
         plans = [plan for page in self._pages(enabled=True) for plan in understood(page)]
         with_calendar = [plan for plan in plans if plan.record.calendar is not None]
         calendars = self._core.ready().calendars_of(with_calendar)
-        return forecast(plans, calendars, since, 24 * days, now, most_ticks)
+        return forecast(plans, calendars, since, 24 * days, now)
 
     def explain(self, key: Key, condition: Mapping[str, Any] | None = None) -> Explanation:
         """Evaluate the schedule's condition, or another one, now: each operator separately."""

@@ -176,7 +176,9 @@ def time_line(out: Out, found: list[Item]) -> RenderableType:
 def forecast(
     root: Root, days: int, start: datetime | None, ics: bool, key: str | None, owner: str | None
 ) -> None:
-    """Forecast how many jobs schedules will create, by hour, and the busiest minutes.
+    """Forecast how many jobs schedules will create, by hour.
+
+    Shows the busiest minutes and schedules, too.
 
     Considers triggers and calendars, but not conditions, budgets or overlaps.
 
@@ -194,7 +196,7 @@ def forecast(
     found = root.api.get("/forecast", days=days, start=first.isoformat(), owner=owner)
     out.show(found, lambda: _forecast(out, found))
     if not found["complete"]:
-        out.note("too many ticks to count: only some of the schedules are included")
+        out.note("too many ticks with jitter: some of them are counted without it")
 
 
 def _print_feed(
@@ -244,6 +246,7 @@ def _forecast(out: Out, found: Item) -> RenderableType:
     parts += [_strip(out, day, most, size) for day in days]
     if found["busiest"]:
         parts += [out.cell(""), out.grid(found["busiest"][:BUSIEST], _busiest(out))]
+        parts += [out.cell(""), out.grid(found["by_schedule"][:BUSIEST], SCHEDULES)]
     return Lines(*parts)
 
 
@@ -269,6 +272,12 @@ def _block(count: int | None, most: int, size: int) -> tuple[str, str]:
     level = max(1, round(count / most * (len(LEVELS) - 1)))
     heat = HEAT[min(level * len(HEAT) // len(LEVELS), len(HEAT) - 1)]
     return LEVELS[level] * size, heat
+
+
+SCHEDULES = [
+    Column("busiest schedules", "key", flexible=True),
+    Column("dispatches", "dispatches", right=True),
+]
 
 
 def _busiest(out: Out) -> list[Column]:

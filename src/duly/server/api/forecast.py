@@ -34,7 +34,8 @@ MAX_FIRES = 1_000
 MAX_EVENTS = 1_000
 MAX_FEED_SCHEDULES = 1_000
 MAX_TICKS = 100_000
-"""The most ticks examined per request, whether or not they are dispatched."""
+"""The most ticks examined for a feed, whether or not they are dispatched."""
+MAX_SHARES = 100
 FEED_DAYS = 31
 DAY_MS = 24 * HOUR_MS
 
@@ -44,6 +45,12 @@ Days = Annotated[int, Meta(ge=1, le=MAX_FORECAST_DAYS)]
 class Moment(Shape):
     at: Time
     at_ms: Ms
+    dispatches: int
+
+
+class Share(Shape):
+    schedule_id: str
+    key: str
     dispatches: int
 
 
@@ -58,8 +65,14 @@ class ForecastShape(Shape):
         list[Moment], Meta(description="The minutes with the most dispatches, busiest first.")
     ]
     schedules: int
+    by_schedule: Annotated[
+        list[Share], Meta(description="The 100 schedules with the most dispatches, most first.")
+    ]
     complete: Annotated[
-        bool, Meta(description="False if the figures cover only some of the schedules.")
+        bool,
+        Meta(
+            description="False if the jitter of some schedules is left out: their ticks are many."
+        ),
     ]
 
 
@@ -91,14 +104,14 @@ def forecast(
     start: Instant | None = None,
     owner: str | None = None,
 ) -> ForecastShape:
-    """Forecast the dispatches per hour for the next days, and the busiest minutes.
+    """Forecast the dispatches per hour and per schedule for the next days.
 
     Triggers and calendars are taken into account; conditions, budgets and overlap are not.
     """
     if start is not None:
         _check_start(app, start)
     schedules = _schedules(app, owner_of(who, owner))
-    found = schedules.forecast(days=days, start=start, most_ticks=MAX_TICKS)
+    found = schedules.forecast(days=days, start=start)
     return ForecastShape(
         start_at=from_ms(found.start),
         start_at_ms=found.start,
@@ -110,6 +123,7 @@ def forecast(
         ],
         busiest=[_moment(minute.at, minute.dispatches) for minute in found.busiest],
         schedules=found.schedules,
+        by_schedule=[Share(**share._asdict()) for share in found.by_schedule[:MAX_SHARES]],
         complete=found.complete,
     )
 

@@ -110,12 +110,12 @@ class Lane(NamedTuple):
     key: str
     function: str
     ticks: list[int]
-    dense: bool
-    """Whether there are too many ticks to draw them one by one."""
+    total: int
+    """How many ticks there are; if more than are listed, they are not drawn one by one."""
 
 
 def lane(one: Lane, start: int, end: int) -> Markup:
-    if one.dense and one.ticks:
+    if one.ticks and one.total > len(one.ticks):
         first = _percent(one.ticks[0], start, end)
         inside = Markup('<rect class="band" x="{}%" y="6" width="{}%" height="8" rx="4"/>').format(
             first, round(100 - first, 2)
@@ -127,10 +127,9 @@ def lane(one: Lane, start: int, end: int) -> Markup:
             )
             for tick in one.ticks
         )
-    many = "many ticks" if one.dense else f"{len(one.ticks)} ticks"
     return Markup(
-        '<svg class="lane" width="100%" height="20" role="img" aria-label="{}: {}">{}</svg>'
-    ).format(one.key, many, inside)
+        '<svg class="lane" width="100%" height="20" role="img" aria-label="{}: {:,} ticks">{}</svg>'
+    ).format(one.key, one.total, inside)
 
 
 def _percent(at: int, start: int, end: int) -> float:

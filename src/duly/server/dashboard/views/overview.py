@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from duly.app import operations
 from duly.model.decide import Dispatch
-from duly.model.forecast import outlook
+from duly.model.forecast import forecast, outlook
 from duly.model.schedule import Plan, ScheduleFilter
 from duly.observe.health import LATE_MS, HealthReport
 from duly.schedules.health import understood
@@ -89,7 +89,10 @@ def _coming(viewer: Viewer) -> dict[str, Any]:
         ticks = [tick.due_at for tick in decided if isinstance(tick.decision, Dispatch)]
         shown = sorted(tick for tick in ticks if start <= tick < end)
         record = plan.record
-        return svg.Lane(record.id, record.key, record.function, shown, len(ticks) > DENSE)
+        total = len(shown)
+        if len(ticks) > DENSE:
+            total = forecast([plan], calendars, start, 24, start).total
+        return svg.Lane(record.id, record.key, record.function, shown, total)
 
     lanes = [lane(plan) for plan in plans]
     return {
