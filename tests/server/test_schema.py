@@ -8,7 +8,7 @@ import pytest
 from duly import Duly
 from tests.server.random_requests import ask_everything, furnish
 
-REQUESTS = 800
+REQUESTS = 700
 """On each store."""
 
 
