@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from tests.jobs.support import Database, ManualWorker, on_sqlite, prepare
 from tests.torture.kill.trace import Trace
 
 APP = "tests.jobs.isolated:app"
+# What happens between the processes is the same on both databases: the other way of each test.
+ALSO = partial(pytest.param, marks=pytest.mark.long("postgres"))
 
 
 class Shop:
@@ -90,7 +93,7 @@ def wait_for_end(pid: int) -> None:
 # What comes back
 
 
-@pytest.mark.parametrize("name", ["add", "async.add"])
+@pytest.mark.parametrize("name", ["add", ALSO("async.add")])
 def test_the_body_runs_elsewhere_and_its_result_comes_back(shop: Shop, name: str):
     with shop.app:
         first, second = (shop.call(name, n, 2).result(20) for n in (1, 2))
@@ -165,7 +168,7 @@ def test_its_log_lines_come_out_of_the_workers_own_handlers(
     assert "KeyError: 'lost'" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["report", "async.report"])
+@pytest.mark.parametrize("name", ["report", ALSO("async.report")])
 def test_what_it_says_of_itself_is_stored_while_it_runs_and_before_its_end(shop: Shop, name: str):
     with shop.app:
         job = shop.call(name, True)
@@ -193,7 +196,7 @@ def test_what_a_body_leaves_running_does_not_keep_the_slot(shop: Shop, kill_soon
 
 
 @pytest.mark.spec("R168")
-@pytest.mark.parametrize("name", ["spin", "async.sleep"])
+@pytest.mark.parametrize("name", ["spin", ALSO("async.sleep")])
 def test_at_its_time_limit_the_body_is_told_and_its_process_ends(shop: Shop, name: str):
     clock = ManualClock()
     shop.app.core.exchange(shop.app.store, clock)
@@ -210,7 +213,7 @@ def test_at_its_time_limit_the_body_is_told_and_its_process_ends(shop: Shop, nam
 
 
 @pytest.mark.spec("R173")
-@pytest.mark.parametrize("name", ["spin", "async.sleep"])
+@pytest.mark.parametrize("name", ["spin", ALSO("async.sleep")])
 def test_a_cancel_reaches_the_body_and_ends_its_process(shop: Shop, name: str):
     with shop.app:
         job = shop.call(name)
@@ -260,7 +263,7 @@ def test_a_signal_that_the_worker_did_not_send_stops_nothing(shop: Shop):
 # Deaths
 
 
-@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGSEGV, ALSO(signal.SIGKILL)])
 def test_a_process_that_dies_is_a_lost_worker_and_harms_nobody(shop: Shop, number: int):
     shop.app.start(concurrency=2)
     other = shop.call("wait.for", "go")
