@@ -29,7 +29,7 @@ NOUNS = """
     schedule, schedule index, scope, secret reference, server, session, set, settlement, shift,
     signal, slot (of a limit), slot (of a schedule), slot (of a worker), source, status, store,
     supervisor, target, tick, ticker, token (of an attempt), trigger, unique key, verb,
-    waiting line, webhook, worker, wrapper
+    waiting line, webhook, worker, worker lifespan, wrapper
 """
 
 # Participles and pronouns that stood for nouns. The second half are constants without a noun.

@@ -34,6 +34,7 @@ from duly.runtime.demand import POLL_SECONDS
 from duly.runtime.feed import Feed
 from duly.runtime.hooks import HookCalls
 from duly.runtime.janitor import RetentionOptions
+from duly.runtime.lifespan import Lifespan
 from duly.runtime.outbound import Client
 from duly.runtime.service import Service
 from duly.runtime.signals import SIGNAL_SECONDS
@@ -64,6 +65,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     signal: Callable[[Any], Any] | None = None
     """The user's signal hook; it receives a `Schedule`."""
     signal_seconds: float = SIGNAL_SECONDS
+    worker_lifespan: Callable[[], object] | None = None
+    """Makes the context manager that each worker process enters."""
     transactions: int | None = None
     """How many transactions of async code may be open at the same time."""
 
@@ -92,6 +95,7 @@ class Core(ABC):
         self.threads = Threads(transactions=settings.transactions)
         self.counts = Counts()
         self.hook_calls = HookCalls(self)
+        self.lifespan = Lifespan(settings.worker_lifespan)
         self.checks_results = CHECK_RESULTS in os.environ
         """Whether to warn of results that do not match their annotation; not in production."""
         self.watchers = Watchers(self.ready)

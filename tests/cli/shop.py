@@ -6,6 +6,7 @@ A body that has to wait does so until the test puts a file into the folder.
 import gc
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from duly import AttemptInfo, Ctx, Duly, Tx
@@ -16,8 +17,16 @@ PATIENCE = 60.0
 
 def make(url: str | None, folder: Path) -> Duly:
     """The same app for the processes and for the test that enqueues."""
-    app = Duly(url)
     trace = Trace(folder)
+
+    def lifespan(app: Duly) -> Iterator[int]:
+        if (folder / "broken").exists():
+            raise ConnectionError("no answer")
+        trace.append("lifespan", "entered", os.getpid())
+        yield os.getpid()
+        trace.append("lifespan", "exited", os.getpid())
+
+    app = Duly(url, worker_lifespan=lifespan)
 
     def wait_for(file: str) -> None:
         give_up_at = time.monotonic() + PATIENCE

@@ -106,6 +106,34 @@ def test_two_processes_share_the_work_and_a_killed_one_is_replaced(shop):
     assert shop.stop(worker) == 0
 
 
+@pytest.mark.spec("N65")
+def test_each_process_enters_the_lifespan_of_the_app(shop):
+    worker = shop.worker("--processes=2")
+    wait_until(lambda: len(shop.trace.lines("lifespan")) == 2, "both have entered it")
+    wait_until(lambda: shop.db.count("@workers") == 2, "both have started")
+    pids = {str(pid) for pid in shop.worker_pids(worker)}
+    assert shop.stop(worker) == 0
+
+    lines = shop.trace.lines("lifespan")
+    assert [word for word, _ in lines] == ["entered"] * 2 + ["exited"] * 2
+    assert {pid for _, pid in lines[:2]} == {pid for _, pid in lines[2:]} == pids
+
+
+@pytest.mark.spec("N65")
+def test_a_worker_whose_lifespan_fails_claims_nothing_and_tries_again(shop):
+    job = shop.call("touch", "a")
+    (shop.trace.folder / "broken").touch()
+    worker = shop.start("worker")
+    error = "worker_lifespan: it could not be entered: ConnectionError: no answer"
+    wait_until(lambda: worker.errors().count(error) == 2, "it was tried twice")
+    assert (job.state, job.attempt, shop.db.count("@workers")) == (State.PENDING, 0, 0)
+    assert "Traceback" not in worker.errors()
+
+    (shop.trace.folder / "broken").unlink()
+    wait_until(lambda: job.state == State.SUCCEEDED, "the job ran")
+    assert shop.stop(worker) == 0
+
+
 @pytest.mark.spec("N64")
 def test_hooks_of_a_killed_process_are_called_in_its_parent(shop):
     worker = shop.worker()

@@ -500,6 +500,23 @@ def test_the_settings_are_the_options_of_the_app():
 
 @on_sqlite
 @in_django
+@pytest.mark.spec("N65")
+def test_the_worker_lifespan_is_a_function_or_its_path():
+    from contextlib import closing
+
+    from django.test import override_settings
+
+    from duly.contrib.django.project import make_app
+
+    for lifespan in (closing, "contextlib.closing"):
+        with override_settings(DULY={"WORKER_LIFESPAN": lifespan}):
+            made = make_app()
+        with made.core.lifespan.entered(lambda _: None):
+            assert made.core.lifespan.state is made
+
+
+@on_sqlite
+@in_django
 def test_a_mistake_in_the_settings_is_one_line():
     from contextlib import redirect_stderr
     from io import StringIO

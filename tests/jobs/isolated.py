@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated
 
@@ -25,8 +26,16 @@ PATIENCE = 60.0
 
 
 def make(url: str | None, folder: Path) -> Duly:
-    app = Duly(url)
     trace = Trace(folder)
+
+    async def lifespan(app: Duly) -> AsyncIterator[dict[str, object]]:
+        if (folder / "broken").exists():
+            raise ConnectionError("no answer")
+        trace.append("lifespan", "entered", os.getpid())
+        yield {"pid": os.getpid(), "loop": asyncio.get_running_loop()}
+        trace.append("lifespan", "exited", os.getpid())
+
+    app = Duly(url, worker_lifespan=lifespan)
     add_answers(app)
     add_endless(app, trace)
     add_deaths(app, trace)
@@ -54,6 +63,15 @@ def add_answers(app: Duly) -> None:
         await asyncio.sleep(0)
         assert duly.current(AsyncCtx).attempt == 1
         return [a + b, os.getpid()]
+
+    @app.action(isolate="process")
+    def state(ctx: Ctx) -> list[int]:
+        return [ctx.state["pid"], os.getpid()]
+
+    @app.action(isolate="process", name="async.state")
+    async def state_async(ctx: AsyncCtx) -> list[int]:
+        assert ctx.state["loop"] is asyncio.get_running_loop()
+        return [ctx.state["pid"], os.getpid()]
 
     @app.action(isolate="process", retry=Retry(attempts=3, delay=0, jitter=0))
     def fail(ctx: Ctx, secret: Annotated[str, Redact], for_good: bool) -> None:

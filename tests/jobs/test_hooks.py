@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from duly import Action, AsyncCtx, AttemptInfo, Ctx, Duly, Group, Redact, Retry, State, Tx
+from duly import Action, AsyncCtx, AsyncTx, AttemptInfo, Ctx, Duly, Group, Redact, Retry, State, Tx
 from duly.clock import from_ms
 from duly.errors import Canceled, InvalidFunction
 from duly.runtime import hooks as hooks_module
@@ -58,11 +58,16 @@ def told(app: Duly) -> Told:
 
 
 def three_kinds(app: Duly) -> list[Any]:
-    """A mutation, an action and an async action that fail when told."""
+    """Mutations and actions, sync and async, that fail when told."""
 
     @app.mutation(retry=AGAIN)
     def mutate(tx: Tx, fails: int) -> None:
         tx.execute("INSERT INTO notes VALUES ('written')")
+        fail(tx.attempt, fails)
+
+    @app.mutation(retry=AGAIN)
+    async def mutate_async(tx: AsyncTx, fails: int) -> None:
+        await tx.execute("INSERT INTO notes VALUES ('written')")
         fail(tx.attempt, fails)
 
     @app.action(retry=AGAIN)
@@ -74,7 +79,7 @@ def three_kinds(app: Duly) -> list[Any]:
         await asyncio.sleep(0)
         fail(ctx.attempt, fails)
 
-    return [mutate, act, fetch]
+    return [mutate, mutate_async, act, fetch]
 
 
 def fail(attempt: int, fails: int) -> None:
@@ -133,7 +138,7 @@ def test_an_outcome_is_durable_before_its_hook_is_called(app: Duly, hire: Hire, 
         for info, state in zip(told.infos, told.states, strict=True)
         if info.state != State.RUNNING
     ]
-    assert len(ended) == 6
+    assert len(ended) == 8
     assert all(was_told == stored for was_told, stored in ended)
 
 

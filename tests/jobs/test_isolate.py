@@ -119,6 +119,42 @@ def test_an_error_comes_back_with_its_traceback_and_follows_the_policy(shop: Sho
     assert (job.attempt, final.attempt) == (3, 1)
 
 
+@pytest.mark.spec("N65")
+@pytest.mark.parametrize("name", ["state", "async.state"])
+def test_each_process_enters_its_own_lifespan(shop: Shop, name: str):
+    with shop.app:
+        given, pid = shop.call(name).result(20)
+        assert given == pid != os.getpid()
+        wait_for_end(pid)
+
+    own, theirs = str(os.getpid()), str(pid)
+    assert shop.trace.lines("lifespan") == [
+        ["entered", own],
+        ["entered", theirs],
+        ["exited", theirs],
+        ["exited", own],
+    ]
+
+
+@on_sqlite
+@pytest.mark.spec("N65")
+def test_a_process_whose_lifespan_fails_does_not_run_its_job(
+    shop: Shop, capfd: pytest.CaptureFixture[str]
+):
+    with shop.app:
+        (shop.trace.folder / "broken").touch()
+        job = shop.call("state")
+        wait_until(lambda: job.error, "it has failed once")
+        assert job.error is not None
+        assert "exit code 1 before the function started" in job.error.message
+        (shop.trace.folder / "broken").unlink()
+        job.result(20)
+
+    assert job.attempt == 1
+    error = "worker_lifespan: it could not be entered: ConnectionError: no answer"
+    assert error in capfd.readouterr().err
+
+
 @pytest.mark.spec("N64")
 def test_hooks_are_called_in_the_worker(shop: Shop):
     with shop.app:

@@ -19,6 +19,7 @@ from collections.abc import (
 )
 from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -75,6 +76,7 @@ from duly.runtime.alone import AloneRuns, Command
 from duly.runtime.heartbeat import HEARTBEAT_SECONDS
 from duly.runtime.isolate import refuse_while_importing
 from duly.runtime.janitor import EXHAUSTED_RETENTION, LEDGER_RETENTION, RETENTION
+from duly.runtime.lifespan import WorkerLifespan
 from duly.runtime.service import Service, TickerService
 from duly.runtime.signals import SIGNAL_SECONDS
 from duly.runtime.threads import READS, to_the_end
@@ -143,6 +145,7 @@ class Duly(Verbs, Registry):
         min_interval: timedelta = MIN_INTERVAL,
         signal: Callable[[Schedule], Any] | None = None,
         signal_timeout: timedelta = SIGNAL_TIMEOUT,
+        worker_lifespan: WorkerLifespan | None = None,
     ) -> None:
         """Configure the application.
 
@@ -161,6 +164,8 @@ class Duly(Verbs, Registry):
         `signal`: the signal hook. It is called for `signal_rpc_result` when the condition of a
         schedule uses it, and must return JSON. If it raises, or takes longer than `signal_timeout`,
         the condition is not met.
+        `worker_lifespan`: a function with one `yield`, sync or async, that receives the app. Each
+        worker process enters it before it claims jobs; what it yields is `ctx.state` in functions.
         `pool`: how many connections the callers in this process share; a call that finds all of
         them in use waits up to 10 s, then raises StoreUnavailable.
         `schema`, `pooler`, `pool`, `auto_migrate`: PostgreSQL only. `synchronous`: SQLite only.
@@ -179,6 +184,7 @@ class Duly(Verbs, Registry):
             idempotency=idempotency,
             min_interval=min_interval,
             signal_timeout=signal_timeout,
+            worker_lifespan=worker_lifespan,
             synchronous=synchronous,
             pool=pool,
         )
@@ -202,6 +208,7 @@ class Duly(Verbs, Registry):
             interval_floor_ms=round(min_interval.total_seconds() * 1000),
             signal=signal,
             signal_seconds=signal_timeout.total_seconds(),
+            worker_lifespan=worker_lifespan and partial(worker_lifespan, self),
             # Reads of async code need connections while its transactions are open.
             transactions=max(1, pool - READS),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import cast
@@ -55,6 +56,18 @@ def _are_modules(value: object) -> bool:
     return all(map(_is_name, cast("Sequence[object]", value)))
 
 
+def _is_lifespan(value: object) -> bool:
+    if value is None or not callable(value):
+        return value is None
+    try:
+        inspect.signature(value).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # some functions of C have no signature
+        pass
+    return True
+
+
 Rule = tuple[Callable[[object], bool], str]
 
 COUNT: Rule = (_is_count_or_none, "must be at least 1")
@@ -73,6 +86,7 @@ RULES: dict[str, Rule] = {
     "idempotency": LENGTH,
     "min_interval": LENGTH,
     "signal_timeout": LENGTH,
+    "worker_lifespan": (_is_lifespan, "must be a function with one parameter, the app"),
     "synchronous": (SYNCHRONOUS.__contains__, "must be FULL, NORMAL or EXTRA"),
     "pool": (_is_pool, f"must be 1 to {MAX_POOL:,} connections"),
 }

@@ -86,6 +86,11 @@ class AsyncTx(AsyncVerbs):
         """The arguments of the mutation, by name, without defaults and redaction."""
         return self._tx.arguments
 
+    @property
+    def state(self) -> Any:
+        """What `Duly(worker_lifespan=…)` yielded in this worker process."""
+        return self._tx.state
+
     async def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Rows:
         """Run a statement in the transaction. `?` marks a parameter on every database."""
         return await self._do(lambda tx: tx.execute(sql, parameters))

@@ -112,6 +112,11 @@ class Tx(Verbs):
         """The arguments of the mutation, by name, without defaults and redaction."""
         return MappingProxyType(self._arguments)
 
+    @property
+    def state(self) -> Any:
+        """What `Duly(worker_lifespan=…)` yielded in this worker process."""
+        return self._core.lifespan.state
+
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Rows:
         """Run a statement in the transaction. `?` marks a parameter on every database."""
         return self._open().execute(sql, parameters)
@@ -282,6 +287,11 @@ class Ctx(Verbs):
         return MappingProxyType(self._arguments)
 
     @property
+    def state(self) -> Any:
+        """What `Duly(worker_lifespan=…)` yielded in this worker process."""
+        return self._core.lifespan.state
+
+    @property
     def canceled(self) -> bool:
         """Whether the job was canceled or timed out; if so, its result will be discarded."""
         return self._running.canceled
@@ -403,6 +413,11 @@ class AsyncCtx(AsyncVerbs, Twin[Ctx]):
     def arguments(self) -> Mapping[str, Any]:
         """The arguments of the job, by name, without defaults and redaction."""
         return self._sync.arguments
+
+    @property
+    def state(self) -> Any:
+        """What `Duly(worker_lifespan=…)` yielded in this worker process."""
+        return self._sync.state
 
     @property
     def canceled(self) -> bool:

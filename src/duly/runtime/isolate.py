@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from types import FrameType
 from typing import Any, Protocol
 
@@ -369,17 +369,21 @@ class Isolated:
             self._log_to_the_worker()
             # The user's modules may have replaced them on import.
             self._take_signals()
-            self._say(Answer(began=True))
-            self._run_body(attempt)
-            attempt.end_report()
+            with (
+                closing(asyncio.Runner()) as runner,
+                program.lifespan.entered(runner.run),
+            ):
+                self._say(Answer(began=True))
+                self._run_body(attempt, runner)
+                attempt.end_report()
         if attempt.canceled:
             # Including anything that the body has started and not ended.
             os.killpg(0, signal.SIGKILL)
 
-    def _run_body(self, attempt: Attempt) -> None:
+    def _run_body(self, attempt: Attempt, runner: asyncio.Runner) -> None:
         try:
             if attempt.runnable.is_async:
-                context_of(attempt).run(asyncio.run, self._run_async(attempt))
+                runner.run(self._run_async(attempt), context=context_of(attempt))
             else:
                 self._stop = _raise_canceled
                 run_action(attempt)

@@ -10,11 +10,14 @@ from __future__ import annotations
 import mmap
 import os
 import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 
 from duly.clock import os_monotonic
 
 NO_PROGRESS = 60.0
 BODY_GRACE = 5.0
+PROGRESS_SECONDS = 1.0
 
 # Different threads of the child write these, so each has its own place: two times, and an id.
 _PROGRESS_AT, _BODY_UNTIL = 0, 1
@@ -56,6 +59,23 @@ class Lifeline:
 
     def progress(self) -> None:
         self._times[_PROGRESS_AT] = os_monotonic()
+
+    @contextmanager
+    def kept_alive(self) -> Generator[None]:
+        """Within this block, which may take long, the child does not look stuck."""
+        ended = threading.Event()
+
+        def keep() -> None:
+            while not ended.wait(PROGRESS_SECONDS):
+                self.progress()
+
+        thread = threading.Thread(target=keep, name="duly-lifeline", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
     def body_began(self, body: object, seconds: float) -> None:
         with self._guard:

@@ -14,6 +14,7 @@ from duly.model.schedule import ScheduleRecord
 from duly.runtime.counts import Counts
 from duly.runtime.home import Home
 from duly.runtime.hooks import HookCalls
+from duly.runtime.lifespan import Lifespan
 from duly.store.base import StoreTx
 from duly.store.schedules.ledger import TickJobOrder
 from duly.store.table import Store
@@ -153,6 +154,11 @@ class Program(Protocol):
     @property
     def hook_calls(self) -> HookCalls:
         """How this process calls hooks."""
+        ...
+
+    @property
+    def lifespan(self) -> Lifespan:
+        """What the bodies of this process share."""
         ...
 
     @property

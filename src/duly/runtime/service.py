@@ -143,8 +143,8 @@ class Service:
 
     def start(self) -> None:
         self._pid = os.getpid()
-        self._telling.loop.start()
         self.worker.start()
+        self._telling.loop.start()
         self._beat_loop.start()
         self._janitor_loop.start()
         if self.ticking:

@@ -79,6 +79,12 @@ class AsyncTeam:
             loop = self._started()
         loop.call_soon_threadsafe(self._take, attempts)
 
+    def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine on the loop, and wait for its end."""
+        with self._guard:
+            loop = self._started()
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+
     def _started(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = self._start_loop()

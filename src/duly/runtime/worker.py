@@ -50,6 +50,7 @@ CONCURRENCY = 100
 THREADS = 10
 DRAIN_SECONDS = 30.0
 SILENT_SECONDS = 10.0
+INTERRUPTED_SECONDS = 1.0
 HEAD_START = 0.0002
 # The janitor counts a job's time from its claim. Waiting mutations are given back long before it
 # would time them out.
@@ -97,6 +98,7 @@ class Worker:
         self._quiet = threading.Condition(self._guard)
         self._reports = Reports(self.store, self.clock)
         self._outcomes = Outcomes(self.store, self.clock, self._held, self._reports, program.counts)
+        self._lifespan = contextlib.ExitStack()
         self._while_running = contextlib.ExitStack()
         self._stopping = False
         self._demand = Demand(self.store, self.clock, self.queues)
@@ -199,7 +201,13 @@ class Worker:
         return self._runnables
 
     def start(self) -> None:
-        self.register()
+        self._enter_lifespan()
+        try:
+            self.register()
+        except BaseException:
+            self._exit_lifespan()
+            self._async.stop()
+            raise
         if self.program.captures_logs:
             self._while_running.enter_context(captured_logging())
         self.loop.start()
@@ -216,6 +224,22 @@ class Worker:
         )
         watcher.start()
 
+    def _enter_lifespan(self) -> None:
+        """If this fails, the worker does not start."""
+        alive = self._lifeline.kept_alive() if self._lifeline else contextlib.nullcontext()
+        try:
+            with alive:
+                self._lifespan.enter_context(self.program.lifespan.entered(self._async.call))
+        except BaseException:
+            self._async.stop()
+            raise
+
+    def _exit_lifespan(self) -> None:
+        try:
+            self._lifespan.close()
+        except Exception:
+            log.exception("worker_lifespan failed when it was exited; the worker stops anyway")
+
     def stop(self, drain: float = DRAIN_SECONDS) -> None:
         """Stop claiming, let running jobs end, and give back claims that never started."""
         self._stopping = True
@@ -231,6 +255,10 @@ class Worker:
         self._interrupt_the_rest()
         self._flush()
         self._processes.wait()
+        if self.program.lifespan.is_entered:
+            # Bodies that were interrupted still use what it has opened.
+            self._wait_until_quiet(INTERRUPTED_SECONDS)
+        self._exit_lifespan()
         self._end_threads()
         self._deregister()
         self.program.hook_calls.wait()

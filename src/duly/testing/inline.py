@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
@@ -64,6 +64,8 @@ class InlineWorker:
         self._id = new_id(self._clock.now())
         self._reports = Reports(self._store, self._clock)
         self._hooks = HookCallsHere(program)
+        self._runner = asyncio.Runner()
+        self._shares_loop = False
         self._captures_logs = program.captures_logs
         self._store.register(self._info(program.name), self._clock.now())
         self._store.publish(program.published(), self._clock.now())
@@ -85,8 +87,15 @@ class InlineWorker:
             started_at=self._clock.now(),
         )
 
+    def run_on_loop(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine on the loop that all async bodies use from now on."""
+        self._shares_loop = True
+        return _outside_loops(partial(self._runner.run, coroutine), self._home)
+
     def close(self) -> None:
         """Clean up; jobs that an interruption left running end as after a crash."""
+        if self._shares_loop:
+            _outside_loops(self._runner.close, self._home)
         if self._store.holdings(self._id):
             self._store.rescue(self._id, None, self._judge_lost, self._clock.now())
         # The interruption may have prevented the body from freeing its slots.
@@ -165,7 +174,9 @@ class InlineWorker:
 
     def _run_mutation(self, attempt: Attempt) -> None:
         lane = self._store.mutation_lane()
-        runner = MutationRunner(self._store, lane, self._clock, _unwatched, _unreleased, _on_loop)
+        runner = MutationRunner(
+            self._store, lane, self._clock, _unwatched, _unreleased, self._serve
+        )
         try:
             for _, end in runner.run([attempt]):
                 if isinstance(end, Committed):
@@ -179,7 +190,20 @@ class InlineWorker:
             runner.close()
 
     def _run_async(self, attempt: Attempt) -> None:
-        _outside_loops(partial(_run_in_loop, attempt), self._home)
+        # A body that cancels itself has only failed.
+        with suppress(asyncio.CancelledError):
+            body, context = _heeding_ctrl_c(attempt), context_of(attempt)
+            _outside_loops(partial(self._run_in_loop, body, context), self._home)
+
+    def _serve(self, attempt: Attempt, body: Coroutine[Any, Any, Any], home: Home) -> Any:
+        """Run the body of an async mutation."""
+        return _outside_loops(partial(self._run_in_loop, body, copy_context()), home)
+
+    def _run_in_loop(self, body: Coroutine[Any, Any, Any], context: Context) -> Any:
+        """Run a body on the loop of the lifespan, or on its own one."""
+        if self._shares_loop:
+            return self._runner.run(body, context=context)
+        return context.run(asyncio.run, body)
 
 
 class _Body:
@@ -228,11 +252,6 @@ def _unwatched(attempt: Attempt, seconds: float) -> None:
 def _unreleased(attempt: Attempt) -> None: ...
 
 
-def _on_loop(attempt: Attempt, body: Coroutine[Any, Any, Any], home: Home) -> Any:
-    """Run the body of an async mutation in its own event loop."""
-    return _outside_loops(partial(asyncio.run, body), home)
-
-
 def _outside_loops(run: Callable[[], T], home: Home | None) -> T:
     """Run an event loop, in another thread if one is running in this one, as in an async test."""
     try:
@@ -244,12 +263,6 @@ def _outside_loops(run: Callable[[], T], home: Home | None) -> T:
         if home is not None:
             home.serve_until(done)
         return done.result()
-
-
-def _run_in_loop(attempt: Attempt) -> None:
-    # A body that cancels itself has only failed.
-    with suppress(asyncio.CancelledError):
-        context_of(attempt).run(asyncio.run, _heeding_ctrl_c(attempt))
 
 
 async def _heeding_ctrl_c(attempt: Attempt) -> None:

@@ -43,6 +43,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 PRIVATE = "sqlite:///:memory:"
+NOT_GIVEN: Any = object()
 WRONG_DATABASE_HINT = (
     "this is the test store of override(): pass it the URL of the handle's database or, with the "
     "fixture duly_app on PostgreSQL, set DULY_TEST_URL or duly_test_url"
@@ -62,10 +63,12 @@ def override(
     *,
     clock: Clock | None = None,
     schema: str = "duly",
+    state: Any = NOT_GIVEN,
 ) -> Generator[Duly]:
     """Use another database and another clock for the app, until the end of the block.
 
     Default: a private SQLite file that is removed afterwards, and a ManualClock that stands still.
+    `state`: what `ctx.state` is, instead of entering the app's `worker_lifespan`.
     """
     core = app.core
     if core.service is not None:
@@ -81,7 +84,12 @@ def override(
         ending.callback(lambda: app.stop())
         app.migrate()
         ending.enter_context(_checking_results(core))
+        ending.enter_context(_with_state(core, state))
         yield app
+
+
+def _with_state(core: Core, state: Any) -> AbstractContextManager[None]:
+    return nullcontext() if state is NOT_GIVEN else core.lifespan.given(state)
 
 
 def clock_of(app: Duly) -> ManualClock:
@@ -128,7 +136,7 @@ def _worker(app: Duly, home: Home | None = None) -> Generator[InlineWorker]:
         refuse_inside_mutation("drain")
     worker = InlineWorker(app.core, home)
     try:
-        with _checking_results(app.core):
+        with _checking_results(app.core), app.core.lifespan.entered(worker.run_on_loop):
             yield worker
     finally:
         worker.close()
@@ -357,6 +365,14 @@ class _Made:
 class ManualCtx(Ctx):
     """A `Ctx` without a job; inside `with ctx(app):`, `duly.current()` returns it."""
 
+    def __init__(self, core: Core, running: _Made, state: Any = NOT_GIVEN) -> None:
+        super().__init__(core, running)
+        self._state = state
+
+    @property
+    def state(self) -> Any:
+        return super().state if self._state is NOT_GIVEN else self._state
+
     def __enter__(self) -> Self:
         self._current = is_current(self)
         self._current.__enter__()
@@ -368,6 +384,16 @@ class ManualCtx(Ctx):
     def _fence(self) -> None:
         """Does not exist: there is no job."""
 
+    @contextmanager
+    def _calling(
+        self, mutation: Function[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Generator[Mapping[str, Any]]:
+        with (
+            _with_state(self._core, self._state),
+            super()._calling(mutation, args, kwargs) as arguments,
+        ):
+            yield arguments
+
     def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
         return super()._insert(jobs) if self.canceled else self._core.insert(jobs)
 
@@ -378,9 +404,9 @@ class ManualCtx(Ctx):
 class ManualAsyncCtx(AsyncCtx):
     """An `AsyncCtx` without a job; inside `with async_ctx(app):`, `duly.current()` returns it."""
 
-    def __init__(self, core: Core, running: _Made) -> None:
+    def __init__(self, core: Core, running: _Made, state: Any = NOT_GIVEN) -> None:
         super().__init__(core, running)
-        self._sync = ManualCtx(core, running)
+        self._sync = ManualCtx(core, running, state)
 
     def __enter__(self) -> Self:
         self._current = is_current(self)
@@ -394,28 +420,39 @@ class ManualAsyncCtx(AsyncCtx):
         return None
 
 
-def ctx(app: Duly, *, attempt: int = 1, canceled: bool = False) -> ManualCtx:
+def ctx(
+    app: Duly, *, attempt: int = 1, canceled: bool = False, state: Any = NOT_GIVEN
+) -> ManualCtx:
     """Return a context to call a sync action directly: `send(ctx(app), "ada")`.
 
     Jobs that it enqueues are stored in the app's store, without a parent. Inside `with ctx(app):`,
-    `duly.current()` returns it.
+    `duly.current()` returns it. `state`: its `ctx.state`.
     """
-    return ManualCtx(app.core, _Made(app.core, attempt, canceled))
+    return ManualCtx(app.core, _Made(app.core, attempt, canceled), state)
 
 
-def async_ctx(app: Duly, *, attempt: int = 1, canceled: bool = False) -> ManualAsyncCtx:
+def async_ctx(
+    app: Duly, *, attempt: int = 1, canceled: bool = False, state: Any = NOT_GIVEN
+) -> ManualAsyncCtx:
     """Return a context to call an async action: `await send(async_ctx(app), "ada")`.
 
-    Inside `with async_ctx(app):`, `duly.current()` returns it.
+    Inside `with async_ctx(app):`, `duly.current()` returns it. `state`: its `ctx.state`.
     """
-    return ManualAsyncCtx(app.core, _Made(app.core, attempt, canceled))
+    return ManualAsyncCtx(app.core, _Made(app.core, attempt, canceled), state)
 
 
 @contextmanager
-def tx(app: Duly) -> Generator[Tx]:
-    """Open a transaction to call a mutation directly; it is rolled back at the end of the block."""
+def tx(app: Duly, *, state: Any = NOT_GIVEN) -> Generator[Tx]:
+    """Open a transaction to call a mutation directly; it is rolled back at the end of the block.
+
+    `state`: its `tx.state`.
+    """
     try:
-        with app.transaction() as opened, is_current(opened):
+        with (
+            _with_state(app.core, state),
+            app.transaction() as opened,
+            is_current(opened),
+        ):
             yield opened
             raise _RollBack
     except _RollBack:

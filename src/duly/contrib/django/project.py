@@ -9,6 +9,7 @@ import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -16,6 +17,7 @@ from django.conf import settings as _settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error
 from django.db import connections as _connections
+from django.utils import module_loading as _module_loading
 
 from duly.app import Duly
 from duly.app.program import AppProgram
@@ -29,6 +31,7 @@ from duly.store.table import Store
 
 settings: Any = _settings
 connections: Any = _connections
+module_loading: Any = _module_loading
 
 DISCOVER = "duly.contrib.django.discover"
 
@@ -91,8 +94,15 @@ def make_app() -> App:
     alias = options.pop("database", "default")
     if alias not in settings.DATABASES:
         raise ImproperlyConfigured(f"DULY: DATABASES has no {alias!r}")
+    if isinstance(lifespan := options.get("worker_lifespan"), str):
+        options["worker_lifespan"] = partial(_call_by_path, lifespan)
     options["imports"] = [DISCOVER, *options.get("imports", ())]
     return App(alias, **options)
+
+
+def _call_by_path(path: str, app: Duly) -> Any:
+    """Settings cannot import code that needs them, so it is imported when a worker starts."""
+    return module_loading.import_string(path)(app)
 
 
 def _check_names(given: Mapping[str, Any]) -> None:
