@@ -4,6 +4,7 @@ own tests.
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -45,6 +46,64 @@ def test_the_celery_application_does_the_same_in_duly(tmp_path: Path):
     printed = run(tmp_path, "-m", "duly", "--app", "after:app", *take)
     assert printed.count("app.schedule(") == 6
     for block in printed.split("\n\n")[1:]:
+        assert block.strip() in schedules
+
+
+SCHEDULES = ["poll", "report", "close month", "stocktaking", "heartbeat"]
+PRINTED = """\
+report:  07-01 09:00:00  07-02 09:00:00  07-03 09:00:00
+close month:  07-31 23:30:00  08-31 23:30:00  09-30 23:30:00
+stocktaking:  07-06 08:00:00  08-03 08:00:00  09-07 08:00:00
+heartbeat:  07-01 06:00:00  07-01 06:00:20  07-01 06:00:40
+waiting: remind 7
+ops@example.org: 12 orders
+ops@example.org: the month is closed
+charge failed: ConnectionError: order 9 was not charged
+"""
+
+
+@pytest.mark.spec("N88")
+def test_the_application_that_moved_from_apscheduler_has_the_same_jobs():
+    folder = EXAMPLES / "apscheduler_move"
+    assert run(folder, "after.py") == PRINTED
+    before, after = (ast.parse((folder / f"{name}.py").read_text()) for name in ("before", "after"))
+    assert functions(before) == functions(after)
+    assert [
+        keyword.value.value
+        for call in ast.walk(before)
+        if isinstance(call, ast.Call)
+        for keyword in call.keywords
+        if keyword.arg == "id" and isinstance(keyword.value, ast.Constant)
+    ] == [*SCHEDULES, "charge"]
+    declared = (folder / "after.py").read_text().split("app.schedule(\n")[1:]
+    assert [ast.literal_eval(each.split(",")[0].strip()) for each in declared] == SCHEDULES
+
+
+def functions(module: ast.Module) -> dict[str, list[str]]:
+    """The functions that jobs call, with their parameters."""
+    return {
+        each.name: [arg.arg for arg in each.args.args]
+        for each in module.body
+        if isinstance(each, ast.FunctionDef) and each.name != "on_error"
+    }
+
+
+@pytest.mark.spec("N88")
+def test_the_apscheduler_application_does_the_same_in_duly(tmp_path: Path):
+    """Runs where APScheduler is installed."""
+    pytest.importorskip("apscheduler")
+    folder = EXAMPLES / "apscheduler_move"
+    assert run(folder, "before.py") == PRINTED
+    text = (folder / "after.py").read_text(encoding="utf-8")
+    (tmp_path / "after.py").write_text(text.split("# The schedules")[0], encoding="utf-8")
+    shutil.copy(folder / "before.py", tmp_path)
+    take = ("import", "apscheduler", "before:scheduler", "--prefix", "", "--as-code")
+    printed = run(tmp_path, "-m", "duly", "--app", "after:app", *take)
+    by_hand = "    catch_up=1,\n    catch_up_window=3600,\n"
+    schedules = text.replace(by_hand, "")
+    blocks = [block for block in printed.split("\n\n") if "app.schedule(" in block]
+    assert len(blocks) == 5
+    for block in blocks[1:]:  # the first one has its anchor
         assert block.strip() in schedules
 
 
