@@ -70,7 +70,13 @@ AREAS = (
         "contexts",
         "Contexts",
         "duly",
-        made_in=("duly.calls.context", "duly.calls.current", "duly.store.base"),
+        made_in=(
+            "duly.calls.context",
+            "duly.calls.current",
+            "duly.store.base",
+            "duly.calls.async_tx",
+            "duly.model.attempt",
+        ),
     ),
     Area(
         "jobs",
