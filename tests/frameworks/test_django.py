@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from duly import AsyncCtx, Ctx, State, Tx
+from duly import AsyncCtx, AsyncTx, Ctx, State, Tx
 from duly.errors import InvalidOption, JobFailed, TransactionEnded, without_password
 from tests.frameworks.django_processes import in_django
 from tests.jobs.support import Undo, on_postgres, on_sqlite, undone
@@ -342,7 +342,7 @@ def test_no_function_leaves_a_connection_of_djangos_open():
     from django.db import connections
     from shop.models import Product
 
-    from duly.contrib.django import app
+    from duly.contrib.django import app, atomic
 
     used: list[Any] = []
 
@@ -365,10 +365,17 @@ def test_no_function_leaves_a_connection_of_djangos_open():
     def changing(tx: Tx) -> int:
         return read()
 
+    @app.mutation
+    async def changing_async(tx: AsyncTx) -> int:
+        with pytest.raises(InvalidOption, match="needs a sync mutation"), atomic(tx):  # type: ignore[arg-type]
+            pass
+        count: int = await sync_to_async(read)()
+        return count
+
     with app:
-        calls = [sync, awaited, changing]
-        assert [app.run(function).result(PATIENCE) for function in calls] == [2, 2, 2]
-    assert [connection.connection for connection in used] == [None, None, None]
+        calls = [sync, awaited, changing, changing_async]
+        assert [app.run(function).result(PATIENCE) for function in calls] == [2, 2, 2, 2]
+    assert [connection.connection for connection in used] == [None, None, None, None]
 
 
 @on_sqlite

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated
 
 import duly
-from duly import AsyncCtx, AttemptInfo, Ctx, Duly, Redact, Retry, Tx
+from duly import AsyncCtx, AsyncTx, AttemptInfo, Ctx, Duly, Redact, Retry, Tx
 from duly.errors import Canceled, NonRetryable
 from tests.torture.kill.trace import Trace
 
@@ -72,6 +72,15 @@ def add_answers(app: Duly) -> None:
     async def state_async(ctx: AsyncCtx) -> list[int]:
         assert ctx.state["loop"] is asyncio.get_running_loop()
         return [ctx.state["pid"], os.getpid()]
+
+    @app.action(isolate="process", name="async.call")
+    async def call_async(ctx: AsyncCtx, text: str) -> str:
+        return await ctx.call(note_async, text)
+
+    @app.mutation
+    async def note_async(tx: AsyncTx, text: str) -> str:
+        await tx.execute("INSERT INTO notes VALUES (?)", (text,))
+        return text
 
     @app.action(isolate="process", retry=Retry(attempts=3, delay=0, jitter=0))
     def fail(ctx: Ctx, secret: Annotated[str, Redact], for_good: bool) -> None:

@@ -276,19 +276,30 @@ def test_a_task_that_is_left_behind_cannot_use_the_transaction(app: Duly, db: Da
     async def note(tx: AsyncTx) -> None:
         await tx.execute("INSERT INTO notes VALUES ('in time')")
 
+    async def follow(tx: AsyncTx, ready: asyncio.Event) -> None:
+        """Continues in the same round of the loop as the body, just after its end."""
+        await ready.wait()
+        with pytest.raises(TransactionEnded):
+            await tx.execute("INSERT INTO notes VALUES ('just after the end')")
+
     @app.mutation
     async def leave(tx: AsyncTx) -> None:
         tasks.append(asyncio.create_task(use(tx)))
+        ready = asyncio.Event()
+        tasks.append(asyncio.create_task(follow(tx, ready)))
+        asyncio.get_running_loop().call_soon(ready.set)
+        await ready.wait()
 
-    tasks: list[Any] = []
+    tasks: list[asyncio.Task[None]] = []
     app.run(leave)
     worker = hire()
     worker.work()
     app.run(note)
     worker.work()
     over.set()
-    wait_until(lambda: tasks[0].done())
+    wait_until(lambda: all(task.done() for task in tasks))
 
+    assert tasks[1].exception() is None
     assert answers == ["the transaction of this tx has ended; use tx only inside it"] * 2
     assert db.notes() == ["in time"]
 
@@ -656,6 +667,8 @@ def test_an_async_action_calls_one_in_a_transaction_of_its_own(
     async def double(tx: AsyncTx, n: int) -> int:
         assert duly.current(AsyncTx) is tx
         assert (tx.job_id, tx.function, dict(tx.arguments)) == (None, "double", {"n": n})
+        with pytest.raises(UseTx):
+            app.on(db.connect())
         await tx.execute("INSERT INTO notes VALUES ('effect')")
         await tx.run(note, "child")
         if n < 0:

@@ -189,6 +189,13 @@ def test_it_schedules_jobs_and_calls_mutations_as_any_action_does(shop: Shop):
     assert shop.db.notes() == ["called"]
 
 
+@pytest.mark.spec("N66")
+def test_an_async_one_calls_async_mutations(shop: Shop):
+    with shop.app:
+        assert shop.call("async.call", "called").result(20) == "called"
+    assert shop.db.notes() == ["called"]
+
+
 @on_sqlite
 def test_its_log_lines_come_out_of_the_workers_own_handlers(
     shop: Shop, caplog: pytest.LogCaptureFixture

@@ -9,8 +9,10 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
+from duly.errors import Canceled
 from duly.model.job import Claim, Outcome, Raised, Succeeded
 from duly.runtime.execute import Attempt
+from duly.runtime.home import Home
 from duly.runtime.reports import current_job
 from duly.runtime.teams import AsyncTeam
 from tests.jobs.support import PATIENCE, wait_until
@@ -383,3 +385,38 @@ def test_the_queue_goes_on_when_an_end_cannot_be_handed_in(
     team.start_many([broken, behind])
     wait_until(lambda: len(team.ended) == 2, "both have ended")
     assert isinstance(team.outcomes[behind], Succeeded)
+
+
+# Async mutations ---------------------------------------------------------------------------------
+
+
+def test_a_mutation_that_was_canceled_just_before_it_began_is_canceled(team: Team):
+    async def body() -> None:
+        await asyncio.sleep(PATIENCE)
+
+    attempt = team.attempt(body)
+    attempt.canceled = True
+    with pytest.raises(asyncio.CancelledError):
+        team.serve(attempt, body(), Home())
+
+
+def test_a_team_that_has_stopped_runs_no_mutation(team: Team):
+    async def body() -> None: ...
+
+    assert team.serve(team.attempt(body), body(), Home()) is None
+    team.stop()
+    with pytest.raises(Canceled, match="the worker has stopped"):
+        team.serve(team.attempt(body), body(), Home())
+
+
+def test_what_a_mutation_submits_runs_in_the_thread_that_waits_for_it(team: Team):
+    home = Home()
+
+    async def body() -> list[int]:
+        idents = [asyncio.wrap_future(home.submit(threading.get_ident)) for _ in range(3)]
+        return [threading.get_ident(), *await asyncio.gather(*idents)]
+
+    loops, *idents = team.serve(team.attempt(body), body(), home)
+
+    assert idents == [threading.get_ident()] * 3
+    assert loops != threading.get_ident()

@@ -10,7 +10,7 @@ import random
 import time
 from pathlib import Path
 
-from duly import AsyncCtx, Ctx, Duly, Limit, Retry, Tx
+from duly import AsyncCtx, AsyncTx, Ctx, Duly, Limit, Retry, Tx
 from duly.model.trigger import Every
 from tests.torture.kill.trace import Trace
 from torture.load.terms import AT_ONCE
@@ -40,6 +40,13 @@ def note(tx: Tx) -> str:
     has_effect(tx)
     if DAWDLES:
         time.sleep(random.uniform(0, DAWDLES))
+    return "noted"
+
+
+@app.mutation
+async def note_async(tx: AsyncTx) -> str:
+    await tx.execute("INSERT INTO effects (job_id) VALUES (?)", (tx.job_id,))
+    await asyncio.sleep(random.uniform(0, max(DAWDLES, 0.005)))
     return "noted"
 
 
@@ -181,6 +188,7 @@ for n in range(SCHEDULES):
 
 SIMPLE = (
     note,
+    note_async,
     fail,
     fail_once,
     touch,

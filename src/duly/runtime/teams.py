@@ -177,7 +177,9 @@ class AsyncTeam:
             loop = self._started()
             self._bodies.add(body)
         try:
-            loop.call_soon_threadsafe(body.begin)
+            # A loop that has closed meanwhile has abandoned the body.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(body.begin)
             self._let_cancel(attempt, body, loop)
             home.serve_until(body.end)
             return body.end.result()
@@ -224,6 +226,13 @@ class _LoopBody:
 
     def begin(self) -> None:
         self._task = _new_task(self._run(), self._context)
+        self._task.add_done_callback(self._without_beginning)
+
+    def _without_beginning(self, _: asyncio.Task[None]) -> None:
+        """A task that is canceled before its first step runs nothing at all."""
+        if not self.end.done():
+            self._coroutine.close()
+            self._fail(asyncio.CancelledError())
 
     async def _run(self) -> None:
         try:
@@ -241,6 +250,8 @@ class _LoopBody:
 
     def abandon(self) -> None:
         """The loop has stopped, so the body does not continue."""
+        if self._task is None:
+            self._coroutine.close()
         self._fail(_stopped())
 
     def _fail(self, error: BaseException) -> None:
