@@ -57,11 +57,12 @@ DulyError
 │   └── AddressRefused              requests to that address are not allowed
 ├── DeliveryFailed                  no response from an address, or not a successful one
 ├── RetryAfter                      raised by a function: fail, retry after the given time
-├── Canceled                        raised inside a job that was canceled or taken away
+├── Canceled                        raised inside a job that was canceled or taken over
 ├── UnstorableResult                a return value that is not valid JSON
 ├── SignatureMismatch               stored arguments no longer fit the function
 ├── StoreError
 │   ├── StoreUnavailable            no connection; the operation can be retried
+│   │   ├── StoreRefused            the database refused the connection
 │   │   └── StoreMoved              the store is being copied to another database, or was moved
 │   ├── StoreMissing                the database file does not exist
 │   ├── StoreReadOnly               the database is read-only
@@ -71,7 +72,7 @@ DulyError
 │   ├── StoreTooNew                 the store requires a newer version of duly
 │   ├── StoreTooOld                 the database engine is too old
 │   ├── QueryTooBroad               no index supports the filter, and the scan took too long
-│   ├── CopyRefused                 the store cannot be copied there, or not now
+│   ├── CopyRefused                 the store cannot be copied to that database, or not yet
 │   └── CopyDiffers                 the copy does not match the source, so nothing was switched
 └── MissingExtra                    an optional dependency is not installed
 
@@ -505,8 +506,8 @@ class CannotBegin(TransactionError):
     def __init__(self, handle: object, instead: str) -> None:
         self.handle = handle
         super().__init__(
-            f"this {type(handle).__name__} cannot begin a transaction, so nothing would be claimed "
-            f"atomically; {instead}"
+            f"this {type(handle).__name__} cannot begin a transaction, so a claim would not be "
+            f"atomic; {instead}"
         )
 
 
@@ -637,7 +638,7 @@ class GatewayError(DulyError):
 
 
 class GatewayUnavailable(GatewayError):
-    """No usable response from a gateway; it may or may not have acted on the request."""
+    """A gateway sent no usable response; it may or may not have acted on the request."""
 
     def __init__(self, url: str, reason: str) -> None:
         self.url = url
@@ -655,7 +656,7 @@ class GatewayRefused(GatewayError):
         self.code = code
         self.field = field
         self.hint = hint
-        super().__init__(f"the gateway refused: {message} ({code})")
+        super().__init__(f"the gateway refused the request: {message} ({code})")
 
 
 # The store ---------------------------------------------------------------------------------------
@@ -725,7 +726,7 @@ class QueryTooBroad(StoreError):
 
 
 class CopyRefused(StoreError):
-    """A store cannot be copied there, or not now; the source continues to work as before."""
+    """The store cannot be copied to that database, or not yet; the source continues to work."""
 
 
 class CopyDiffers(StoreError):

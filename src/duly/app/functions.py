@@ -105,7 +105,7 @@ class Functions(Mapping[str, Function[..., Any]]):
     def resume(
         self, function: Function[..., Any] | str, *, by: str | None = None, note: str | None = None
     ) -> None:
-        """Start the jobs of a paused function again."""
+        """Let the jobs of a paused function start again."""
         self._set("resume", function, Status.ACTIVE, by, note)
 
     def deprecate(

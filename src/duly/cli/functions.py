@@ -249,7 +249,7 @@ def pause(root: Root, name: str, note: str | None) -> None:
 @click.argument("name", shell_complete=complete.functions)
 @click.pass_obj
 def resume(root: Root, name: str) -> None:
-    """Start the jobs of a paused function again.
+    """Let the jobs of a paused function start again.
 
     \b
     duly functions resume send_mail

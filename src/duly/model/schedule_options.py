@@ -138,8 +138,8 @@ OPTIONS = (
         "first_run",
         Kind.CHOICE,
         "Condition without a previous run",
-        "What checks of the previous run do when there is none: check (they find no value), pass "
-        "or fail.",
+        "How checks of the previous run behave before the first run: check (they find no value), "
+        "pass or fail.",
         "Unless",
         usual="check",
         choices=FIRST_RUNS,

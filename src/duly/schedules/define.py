@@ -75,8 +75,8 @@ class ScheduleOptions(TypedDict, total=False):
     """Where to move a tick on a date that the calendar forbids, instead of skipping it."""
     condition: Mapping[str, Any] | None
     first_run: FirstRun
-    """What checks of the previous run do when there is none: "check" (they find no value), "pass"
-    or "fail"."""
+    """How checks of the previous run behave before the first run: they find no value ("check"),
+    pass ("pass") or fail ("fail")."""
     rotation: Sequence[Mapping[str, Any]] | None
     overlap: str
     catch_up: int

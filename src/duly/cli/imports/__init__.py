@@ -145,8 +145,8 @@ def celery_beat(
 ) -> None:
     """Import Celery's `beat_schedule` from an app or a dict.
 
-    Unless --map matches, a task calls the function with the same name, or with the part of it after
-    the last dot. Celery does not have to be installed unless the module imports it.
+    Unless --map matches, an entry calls the function that has its task's name, or the part of that
+    name after the last dot. Celery does not have to be installed unless the module imports it.
 
     \b
     duly import celery-beat shop.celery:app

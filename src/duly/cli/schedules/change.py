@@ -207,7 +207,7 @@ def disable(root: Root, key: str, owner: str | None, note: str | None) -> None:
 def remove(root: Root, key: str, owner: str | None, force: bool) -> None:
     """Remove a schedule, but keep its unfinished jobs and its ledger.
 
-    Asks on a terminal; otherwise --force is required.
+    Asks for confirmation on a terminal; elsewhere, --force is required.
 
     \b
     duly schedules remove nightly
