@@ -233,17 +233,20 @@ LIMITS = [
     ("4,000 and 16,000", (execute.MESSAGE_LIMIT, execute.TRACEBACK_LIMIT) == (4_000, 16_000)),
     ("1,000 per attempt", (progress.MAX_LINES, progress.MAX_ATTEMPTS) == (1_000, 10)),
     ("4,000 characters each", progress.MAX_LINE == 4_000),
-    ("1,000 characters, written four", (progress.MAX_NOTE, reports.FLUSH_SECONDS) == (1_000, 0.25)),
+    (
+        "1,000 characters, written at most four times a second",
+        (progress.MAX_NOTE, reports.FLUSH_SECONDS) == (1_000, 0.25),
+    ),
     ("10,000 jobs, 10 s", (verbs.MAX_LISTED, session.FIND_SECONDS) == (10_000, 10)),
     ("200 rows; 1,000 log lines", (common.MAX_PAGE, http_jobs.MAX_LINES) == (200, 1_000)),
     ("event stream (`?job=`) | 100 |", events.MAX_JOBS == 100),
     (
-        "10,000 ticks, over HTTP 200",
+        "10,000 ticks, or 200 over HTTP",
         (verbs_read.MAX_PREVIEW, http_schedules.MAX_PREVIEW) == (10_000, 200),
     ),
-    ("as are found in 5 s", schedule_checks.PREVIEW_SECONDS == 5),
+    ("all be found within 5 s", schedule_checks.PREVIEW_SECONDS == 5),
     (
-        "| 92 days; any number of ticks, but the jitter of 1,000,000",
+        "| 92 days; any number of ticks; jitter is applied to at most 1,000,000",
         (verbs_read.MAX_FORECAST_DAYS, forecast.MAX_DELAYED) == (92, 10**6),
     ),
     (
