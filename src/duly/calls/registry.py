@@ -60,7 +60,7 @@ class Registry(ABC):
         """Add a wrapper."""
 
     def around(self, wrapper: W, /) -> W:
-        """Wrap each job's body in a function with one `yield`, in place of which the body runs.
+        """Wrap each job's body in a function with one `yield`. The body runs at the `yield`.
 
         It receives the job's context, and the annotation says which functions it wraps: `tx: Tx`
         mutations, `ctx: Ctx` sync actions, `ctx: AsyncCtx` async ones, a union several, and none
