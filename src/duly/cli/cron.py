@@ -38,9 +38,9 @@ IN_QUOTES = "quote the expression; otherwise the shell replaces each * with file
     type=click.IntRange(1, MAX_FIRES),
     default=5,
     show_default=True,
-    help="How many fires to show.",
+    help="How many fire times to show.",
 )
-@click.option("--after", type=Moment(), help="Only fires after this time (default: now).")
+@click.option("--after", type=Moment(), help="Only fire times after this time (default: now).")
 @click.option("--start", type=Moment(), help="Start of a recurrence rule (default: today, 0:00).")
 @click.pass_obj
 def cron(
@@ -53,7 +53,7 @@ def cron(
 ) -> None:
     """Explain a cron expression or a rule and show when it fires.
 
-    Fires on days with a daylight saving change are marked and explained.
+    Fire times on days with a daylight saving change are marked and explained.
 
     \b
     duly cron "0 9 * * 1-5" --tz Europe/Istanbul

@@ -367,7 +367,7 @@ def _insert_one(job: KeyedJob) -> Steps[str]:
                 yield from _pass_entries(job, other)
             return other
         # The holder has started or ended between the two statements: try again.
-    raise StoreUnavailable(f"the key of {job.function} kept changing hands; try again")
+    raise StoreUnavailable(f"another job of {job.function} took its key each time; try again")
 
 
 def _holder_of(job: KeyedJob) -> Steps[str | None]:
@@ -394,7 +394,7 @@ def _keep(job: KeyedJob, entry: KeyEntry) -> Steps[str]:
         rows = yield Ask(HOLDER_OF_KEY, which)
         if rows:
             return str(rows[0][0])
-    raise StoreUnavailable(f"the key of {job.function} kept changing hands; try again")
+    raise StoreUnavailable(f"another job of {job.function} took its key each time; try again")
 
 
 def _pass_entries(job: KeyedJob, holder: str) -> Steps[None]:
