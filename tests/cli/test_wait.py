@@ -195,6 +195,34 @@ def test_while_they_wait_processes_are_not_stuck_and_hear_a_signal(
 
 
 @pytest.mark.spec("N45")
+def test_a_process_that_loses_the_database_while_it_starts_connects_again(
+    start: Callable[..., Process], postgres_url: str, tmp_path: Path
+):
+    app = make(postgres_url, tmp_path)
+    app.migrate()
+    job = app.run(app.function("touch"), "x")
+    with closing(Database(postgres_url)) as db:
+        # Sequences are not rolled back.
+        db.execute("CREATE SEQUENCE cuts")
+        db.execute(
+            """CREATE FUNCTION cut() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                IF nextval('cuts') = 1 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;
+                RETURN NEW; END $$"""
+        )
+        db.execute(
+            "CREATE TRIGGER cut BEFORE INSERT ON @workers FOR EACH ROW EXECUTE FUNCTION cut()"
+        )
+    worker = start(postgres_url, "worker")
+
+    assert job.result(timeout=30) == "x"
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert worker.errors().count(WAITING) == 1
+    assert "starting another" not in worker.errors()
+    app.close()
+
+
+@pytest.mark.spec("N45")
 def test_a_command_gives_up_when_its_time_is_over(start: Callable[..., Process], postgres_url: str):
     down = through(a_free_port(), postgres_url)
     at_once, later = start(down, "worker", "--wait", "0"), start(down, "worker", "--wait", "0.5")

@@ -34,8 +34,9 @@ def wait_for_database(
     seconds: float,
     is_over: Callable[[], bool] = lambda: False,
     lives: Callable[[], None] = lambda: None,
+    start: Callable[[], object] = lambda: None,
 ) -> None:
-    """Connect; if the database is down, log that and retry for `seconds`.
+    """Connect and `start`; if the database is down, log that and retry for `seconds`.
 
     A database that responds with a refusal (wrong password, missing migrations) is not down.
     `lives` is called before each try; `is_over` stops the wait.
@@ -46,6 +47,7 @@ def wait_for_database(
         lives()
         try:
             app.ready()
+            start()
             return
         except (StoreMoved, StoreRefused):
             raise

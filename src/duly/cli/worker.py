@@ -26,7 +26,7 @@ from duly.observe.connections import warn_about_pools, warn_about_server
 from duly.runtime.collector import look_less_often
 from duly.runtime.isolate import Isolated
 from duly.runtime.lifeline import Lifeline
-from duly.runtime.service import run_alone
+from duly.runtime.service import Service, run_alone
 from duly.runtime.supervisor import Supervisor
 from duly.runtime.worker import CONCURRENCY, DRAIN_SECONDS, THREADS
 
@@ -202,20 +202,27 @@ def _work(
     stop = Stop()
     on_signals(stop.ask)
     end_with_parent(stop.ask)
-    # Waiting must not look like being stuck.
-    wait_for_database(root.app, wait, lambda: stop.asked, lifeline.progress)
-    if stop.asked:
-        return
-    service = root.app.service(
-        concurrency=concurrency,
-        threads=threads,
-        queues=queues or None,
-        drain=drain,
-        lifeline=lifeline,
-        ticker=ticker,
-    )
     look_less_often()
-    service.start()
+    started: list[Service] = []
+
+    def start() -> None:
+        # A service that could not start is not used again.
+        service = root.app.service(
+            concurrency=concurrency,
+            threads=threads,
+            queues=queues or None,
+            drain=drain,
+            lifeline=lifeline,
+            ticker=ticker,
+        )
+        service.start()
+        started.append(service)
+
+    # Waiting must not look like being stuck.
+    wait_for_database(root.app, wait, lambda: stop.asked, lifeline.progress, start)
+    if not started:
+        return
+    [service] = started
     warn_about_pools(service.worker.max_threads)
     stop.wait()
     service.stop(drain)
