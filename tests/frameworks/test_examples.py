@@ -34,7 +34,6 @@ def run(folder: Path, *command: str, **env: str) -> str:
 
 @pytest.mark.spec("N88")
 def test_the_celery_application_does_the_same_in_duly(tmp_path: Path):
-    pytest.importorskip("celery")
     before, after = (run(EXAMPLES / "celery_move", f"{name}.py") for name in ("before", "after"))
     assert before == after == "ops@example.org: 4\nops@example.org: 6 words\ntidied\n"
 
@@ -90,8 +89,6 @@ def functions(module: ast.Module) -> dict[str, list[str]]:
 
 @pytest.mark.spec("N88")
 def test_the_apscheduler_application_does_the_same_in_duly(tmp_path: Path):
-    """Runs where APScheduler is installed."""
-    pytest.importorskip("apscheduler")
     folder = EXAMPLES / "apscheduler_move"
     assert run(folder, "before.py") == PRINTED
     text = (folder / "after.py").read_text(encoding="utf-8")
