@@ -24,7 +24,7 @@ LEVELS = [
     {"schedules"},
     {"calendars", "gateway", "webhooks"},
     {"observe"},
-    {"app", "public", "__init__"},
+    {"app", "__init__"},
     {"contrib", "index", "server"},
     {"testing"},
     {"cli", "__main__"},

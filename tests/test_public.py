@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import duly
-from duly import public
+from duly.app import public
 from tests.cli.processes import environment
 
 # What `import duly`, and what `duly --help`, must not load.

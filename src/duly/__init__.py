@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from duly.public import *
+    from duly.app.public import *
 
 __all__ = [
     "Action",
@@ -134,7 +134,7 @@ if not TYPE_CHECKING:  # type checkers see plain imports, and report unknown nam
             return import_module("duly.errors")
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from duly import public
+        from duly.app import public
 
         globals().update({each: getattr(public, each) for each in __all__})
         return globals()[name]
