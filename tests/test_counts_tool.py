@@ -1,7 +1,5 @@
 """tools/counts.py: what is counted."""
 
-from pathlib import Path
-
 from tools import counts, forwarders
 
 PACKAGE = counts.ROOT / "src" / "duly"
@@ -9,8 +7,20 @@ MAX_ENTRIES = 28 - 1
 """One is left for workflows."""
 MAX_ENGINE_METHODS = 35
 MAX_LINES = 800
-# Verbs and Bulk are written out, because their docstrings and types are those of public methods.
-WRITTEN_OUT = {"aio.py", "bulk.py", "claims.py", "context.py", "jobs.py"}
+WRITTEN_OUT = {
+    # They return the async handle.
+    "AsyncApp.batch_of", "AsyncJob.children",
+    # The module of the sync class imports that of the async one.
+    "AsyncApp.cancel_all", "AsyncApp.function", "AsyncApp.held", "AsyncApp.workers",
+    "AsyncTx.execute",
+    # The return type depends on `dry_run`.
+    "AsyncBulk.cancel", "AsyncBulk.reschedule", "AsyncBulk.retry",
+    # An AsyncJob has no Job, and would only make one for this.
+    "AsyncJob.logs",
+    # The sync methods have other names.
+    "DatabaseIndex.remove", "DatabaseIndex.upsert",
+}  # fmt: skip
+"""Public methods that only forward, and cannot be derived in one line."""
 
 ENGINE = """\
 class Engine(ABC):
@@ -20,6 +30,7 @@ class Engine(ABC):
     @abstractmethod
     def write(self): ...
 
+    @property
     def write_one(self): ...
 """
 TWIN = """\
@@ -42,7 +53,7 @@ def test_the_code_is_counted(tmp_path):
         "src/duly: 2 entries",
         "store/engine.py: 2 abstract methods",
         "awaited methods that only forward: 1",
-        "src: 11 lines of Python",
+        "src: 12 lines of Python",
         "tests: 2 lines of Python",
     ]
 
@@ -62,6 +73,6 @@ def test_no_module_is_too_long_to_read():
 
 
 def test_awaited_methods_that_only_forward_are_derived():
-    files = {Path(found.partition(":")[0]).name for found in forwarders.find(PACKAGE)}
+    methods = {found.split()[-1] for found in forwarders.find(PACKAGE)}
 
-    assert files <= WRITTEN_OUT
+    assert {method for method in methods if "._" not in method} == WRITTEN_OUT
