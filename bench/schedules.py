@@ -151,7 +151,7 @@ def _bare_page(session: Session) -> int:
         for job in jobs
     ]
     insert_ticks(session, ticks)
-    session.take(steps.insert(session.dialect, jobs))
+    steps.drive(steps.insert(session.dialect, jobs), session.answer)
     advances = [
         Advance(id_, now + DAY_MS, now + DAY_MS, 1, None, now, now, job.id, False)
         for id_, job in zip(ids, jobs, strict=True)

@@ -190,7 +190,7 @@ class SqliteHandle(UserHandle):
         with factories_aside(raw):
             if begin and writes:
                 sqlite3.Cursor(raw).execute(begin)
-            return session.take(_checked(raw, address, verb))
+            return drive(_checked(raw, address, verb), session.answer)
 
     def is_open(self) -> bool:
         try:

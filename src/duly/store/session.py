@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from duly.model.job import (
     Claim,
@@ -16,9 +16,7 @@ from duly.store.base import (
     ClaimRequest,
 )
 from duly.store.statements import Dialect, Statement
-from duly.store.steps import Ask, Row, Steps, drive
-
-T = TypeVar("T")
+from duly.store.steps import Ask, Row
 
 
 class Session(ABC):
@@ -45,11 +43,8 @@ class Session(ABC):
     @abstractmethod
     def claim(self, request: ClaimRequest, now: int) -> list[Claim]: ...
 
-    def take(self, verb: Steps[T]) -> T:
-        """Run a verb that is written as steps."""
-        return drive(verb, self.answer)
-
     def answer(self, ask: Ask) -> list[Row]:
+        """Run one statement of a verb that is written as steps, for `drive`."""
         parameters = cast(Mapping[str, Any], ask.parameters)
         if isinstance(ask.statement, str):
             return self.run_text(ask.statement, parameters)

@@ -27,7 +27,7 @@ def cancel(
 
     The audit entry is written if this call canceled it.
     """
-    won = session.take(steps.cancel(session.dialect, job_id, by, now))
+    won = steps.drive(steps.cancel(session.dialect, job_id, by, now), session.answer)
     if won:
         write_entry(session, audit_entry)
     return won
@@ -37,7 +37,7 @@ def cancel_live(
     session: Session, job_ids: Iterable[str], by: str, now: int, *, only_pending: bool = False
 ) -> int:
     verb = steps.cancel_live(session.dialect, job_ids, by, now, only_pending=only_pending)
-    return session.take(verb)
+    return steps.drive(verb, session.answer)
 
 
 def _cancel_page(

@@ -39,7 +39,7 @@ LOCK_PARENT = each(
 
 
 def insert_jobs(session: Session, jobs: Sequence[NewJob], ring: bool = False) -> dict[str, str]:
-    return session.take(steps.insert(session.dialect, jobs, notify=ring))
+    return steps.drive(steps.insert(session.dialect, jobs, notify=ring), session.answer)
 
 
 def insert_audited(

@@ -35,12 +35,12 @@ TRACES_OF = each(
 
 
 def get(session: Session, job_id: str) -> JobRecord | None:
-    return session.take(steps.get(job_id))
+    return steps.drive(steps.get(job_id), session.answer)
 
 
 def find(session: Session, filter: JobFilter) -> list[JobRecord]:
     """Jobs that match, newest first."""
-    return session.take(steps.find(filter))
+    return steps.drive(steps.find(filter), session.answer)
 
 
 def look(session: Session, job_ids: Collection[str]) -> list[Look]:
@@ -49,7 +49,7 @@ def look(session: Session, job_ids: Collection[str]) -> list[Look]:
 
     Jobs that are not in the store are left out.
     """
-    return session.take(steps.look(session.dialect, job_ids)) if job_ids else []
+    return steps.drive(steps.look(session.dialect, job_ids), session.answer) if job_ids else []
 
 
 def logs(session: Session, job_id: str, after: int) -> list[LogEntry]:

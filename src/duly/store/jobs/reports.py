@@ -41,7 +41,7 @@ def report(store: Engine, progress: Sequence[ProgressReport], lines: Sequence[Lo
 def write_reports(
     session: Session, progress: Sequence[ProgressReport], lines: Sequence[LogEntry]
 ) -> None:
-    session.take(steps.report(session.dialect, progress, lines))
+    steps.drive(steps.report(session.dialect, progress, lines), session.answer)
     for job_id, oldest in _oldest_lines(lines).items():
         session.run(FORGET_LOGS, {"job_id": job_id, "seq": oldest})
 

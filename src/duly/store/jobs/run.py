@@ -110,14 +110,12 @@ def expire(store: Engine, now: int) -> int:
 def cancel_expired(session: Session, now: int) -> int:
     expired = session.ids(EXPIRED_IDS, {"now": now})
     if expired:
-        message = "not started before it expired"
-        session.take(
-            steps.move_canceled(
-                session.dialect,
-                expired,
-                now,
-                error_kind=ErrorKind.EXPIRED,
-                error_message=message,
-            )
+        verb = steps.move_canceled(
+            session.dialect,
+            expired,
+            now,
+            error_kind=ErrorKind.EXPIRED,
+            error_message="not started before it expired",
         )
+        steps.drive(verb, session.answer)
     return len(expired)

@@ -49,6 +49,7 @@ from duly.store.steps import (
     TRACKED_COLUMNS,
     Row,
     columns,
+    drive,
     insert_keyed,
     insert_traces,
     keyed_of,
@@ -116,12 +117,12 @@ class PostgresSession(Session):
 
     def insert_keyed_once(self, jobs: Sequence[NewJob]) -> dict[str, str]:
         keyed = keyed_of(jobs)
-        existing = self.take(insert_keyed(keyed))
+        existing = drive(insert_keyed(keyed), self.answer)
         self.run(FORGET_REPEATED, {"ids": [job.id for job in keyed]})
         plain = without(jobs, keyed, existing)
         if plain:
             self.insert_jobs_once(plain)
-        self.take(insert_traces("postgres", jobs, existing))
+        drive(insert_traces("postgres", jobs, existing), self.answer)
         return existing
 
     def insert_canceled(self, jobs: Sequence[NewJob], by: str, now: int) -> None:
