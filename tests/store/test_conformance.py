@@ -152,7 +152,7 @@ def test_a_third_party_runs_the_suite_on_a_store_of_its_own(tmp_path, long_run):
     run = run_elsewhere(tmp_path, "-k", f"TestWrapped{some}")
     assert run.returncode == 0, run.stdout
     assert "passed" in run.stdout
-    # Two handles on the same data and tampering were not offered.
+    # Two stores for the same database and tampering were not offered.
     assert "skipped" in run.stdout
 
 

@@ -359,7 +359,7 @@ WITHOUT_DDL = """
     jobs_that_were_held_for_want_of_a_worker_are_freed_by_one
     results_go_however_long_nobody_cleaned_up
     the_newest_finished_job_of_every_function_outlives_retention
-    a_watcher_is_woken_by_another_handles_work
+    a_watcher_is_woken_by_another_stores_work
     pages_follow_each_other_without_gap_or_repetition
 """.split()
 GRANT = """

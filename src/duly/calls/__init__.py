@@ -1,1 +1,1 @@
-"""Calling functions: decorators, contexts, verbs, and handles on the resulting jobs."""
+"""Calling functions: decorators, contexts, verbs, and the resulting jobs."""

@@ -1,4 +1,4 @@
-"""`Job` and `AsyncJob`: handles on jobs."""
+"""`Job` and `AsyncJob`: one job, to read, wait for and cancel."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 class Job(Generic[R_co]):
-    """A handle on one job. Properties that can change are read from the store on each access.
+    """One job. Properties that can change are read from the store on each access.
 
     Once the job has finished, nothing changes any more, so nothing is read again.
     """
@@ -422,7 +422,7 @@ def job_from(
     *,
     existed: bool = False,
 ) -> Job[Any]:
-    """The handle for a stored record."""
+    """The job of a stored record."""
     return Job(
         core, record.id, core.functions.result_decoder(record), read, record, existed=existed
     )

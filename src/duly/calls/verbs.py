@@ -62,7 +62,7 @@ class Verbs(ABC):
         return None
 
     def _reader(self) -> Callable[[str], JobRecord | None]:
-        """How the handles made here read their jobs later."""
+        """How the jobs returned here are read later."""
         return self._get
 
     def run(self, function: Function[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
@@ -187,7 +187,7 @@ class AsyncVerbs(ABC):
         return None
 
     def _reader(self) -> Read:
-        """How the handles made here read their jobs later."""
+        """How the jobs returned here are read later."""
         return committed(self._core)
 
     async def run(

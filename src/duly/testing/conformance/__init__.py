@@ -10,7 +10,7 @@ Run it on your own store with pytest:
             store.migrate(now=0)
             return store
 
-        def reopen(self, store):      # another handle on the same data, as in another process
+        def reopen(self, store):      # another Store for the same database, as in another process
             return MyStore(...)
 
 `make_empty_store` and `table` make a few more tests possible; tests that need a method that is not

@@ -77,7 +77,7 @@ class Canceling(Ground):
         assert self.state(child) == State.PENDING
 
     def test_cancel_and_finish_at_the_same_time_have_one_winner(self) -> None:
-        other = self.another_handle()
+        other = self.another_store()
         for _ in range(12):
             claim = self.claim_new()
             cancel: Callable[[], object] = partial(other.cancel, claim.id, "operator", NOW)

@@ -123,7 +123,7 @@ class Claiming(Ground):
         assert self.claim_ids() == [large[1], last]
 
     def test_a_claim_is_durable_when_it_returns(self) -> None:
-        other = self.another_handle()
+        other = self.another_store()
         claim = self.claim_new()
         record = self.get(claim.id, other)
         assert (record.state, record.token) == (State.RUNNING, claim.token)
@@ -153,7 +153,7 @@ class Claiming(Ground):
         assert self.claim()[0].attempt == 2
 
     def test_two_handles_never_claim_the_same_job(self) -> None:
-        handles = [self.store, self.another_handle()]
+        stores = [self.store, self.another_store()]
         ids = self.enqueue(600)
         worker = self.worker
 
@@ -163,7 +163,7 @@ class Claiming(Ground):
                 taken += claimed
             return taken
 
-        calls = [partial(claim_all, handle) for handle in handles * 3]
+        calls = [partial(claim_all, store) for store in stores * 3]
         claimed = [job_id for taken in at_the_same_time(calls) for job_id in taken]
         assert sorted(claimed) == ids
 

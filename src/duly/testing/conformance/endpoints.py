@@ -34,7 +34,7 @@ class Endpoints(Ground):
     def test_an_endpoint_is_read_as_it_was_stored(self) -> None:
         record = endpoint(retry='{"attempts":3}')
         assert self.store.add_endpoint(record, "ada", NOW)
-        other = self.another_handle()
+        other = self.another_store()
         assert other.endpoint(record.id) == record
         assert other.endpoint_named("", "billing") == record
         assert other.endpoint_named("eve", "billing") is None

@@ -80,8 +80,8 @@ class Enqueuing(Ground):
         assert [i for i, stored in enumerate(answers) if not stored] == [5, 17]
         assert all(self.store.get(given[0].id) for given in jobs)
 
-    def test_another_handle_sees_a_job_as_soon_as_enqueue_returns(self) -> None:
-        other = self.another_handle()
+    def test_another_store_sees_a_job_as_soon_as_enqueue_returns(self) -> None:
+        other = self.another_store()
         assert self.state(self.enqueue_one(), other) == State.PENDING
 
     def test_a_child_of_a_running_job_is_stored(self) -> None:

@@ -36,7 +36,7 @@ class Functions(Ground):
 
     def test_what_is_published_can_be_read_by_everybody(self) -> None:
         self.store.publish([published("b", internal=True), published("a", schema='{"x":1}')], NOW)
-        other = self.another_handle()
+        other = self.another_store()
         assert [info.name for info in other.functions()] == ["a", "b"]
         info = other.function("b")
         assert info is not None
@@ -88,10 +88,10 @@ class Functions(Ground):
 
     def test_workers_that_publish_at_the_same_time_do_not_disturb_each_other(self) -> None:
         functions = [published(f"f{n}") for n in range(20)]
-        handles = [self.store, self.another_handle(), self.another_handle()]
+        stores = [self.store, self.another_store(), self.another_store()]
         orders = [functions, functions[::-1], functions[10:] + functions[:10]]
         at_the_same_time(
-            [partial(h.publish, order, NOW) for h, order in zip(handles, orders, strict=True)]
+            [partial(s.publish, order, NOW) for s, order in zip(stores, orders, strict=True)]
         )
         assert len(self.store.functions()) == 20
 

@@ -117,8 +117,8 @@ class Ground:
         raise NotImplementedError("override make_store()")
 
     def reopen(self, store: Store) -> Store:
-        """Another handle on the same data, as another process would open it."""
-        raise unittest.SkipTest("override reopen() to test two handles on the same data")
+        """Another Store for the same database, as another process would open it."""
+        raise unittest.SkipTest("override reopen() to test two stores for the same database")
 
     def make_empty_store(self) -> Store:
         """A store that was never migrated."""
@@ -139,7 +139,7 @@ class Ground:
             self._store = self._open(self.make_store())
         return self._store
 
-    def another_handle(self) -> Store:
+    def another_store(self) -> Store:
         return self._open(self.reopen(self.store))
 
     def teardown_method(self) -> None:

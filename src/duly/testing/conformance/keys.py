@@ -134,8 +134,8 @@ class Keys(Ground):
 
     def test_of_many_at_once_one_holds_the_key(self) -> None:
         jobs = [self.keyed(unique_key="k") for _ in range(8)]
-        handles = [self.store, self.another_handle()]
-        found = at_the_same_time([partial(handles[n % 2].enqueue, [j]) for n, j in enumerate(jobs)])
+        stores = [self.store, self.another_store()]
+        found = at_the_same_time([partial(stores[n % 2].enqueue, [j]) for n, j in enumerate(jobs)])
         stored = {job.id for job in jobs if self.store.get(job.id) is not None}
         assert len(stored) == 1
         assert {holder for each in found for holder in each.values()} == stored
@@ -192,9 +192,9 @@ class Keys(Ground):
 
     def test_claims_at_the_same_time_never_exceed_a_limit(self) -> None:
         self.store_under("k", "[3,null,null]", 30)
-        handles = [self.store, self.another_handle()]
+        stores = [self.store, self.another_store()]
         assert self.worker
-        calls = [partial(self.claim_limited, 5, store=handles[n % 2]) for n in range(8)]
+        calls = [partial(self.claim_limited, 5, store=stores[n % 2]) for n in range(8)]
         assert sum(len(claims) for claims in at_the_same_time(calls)) == 3
 
     def test_whoever_waits_for_nothing_is_found(self) -> None:

@@ -31,11 +31,11 @@ class Schema(Ground):
         with self.store.transaction() as tx:
             tx.execute(f"UPDATE {meta} SET value = '999' WHERE key = 'min_code'")
         with refused(StoreTooNew):
-            self.another_handle()
+            self.another_store()
 
     def test_a_closed_store_can_be_opened_again(self) -> None:
-        handle = self.another_handle()
+        store = self.another_store()
         job_id = self.enqueue_one()
-        handle.close()
-        handle.open(NOW)
-        assert self.state(job_id, handle) == State.PENDING
+        store.close()
+        store.open(NOW)
+        assert self.state(job_id, store) == State.PENDING

@@ -49,7 +49,7 @@ class Transactions(Ground):
         assert (self.state(kept.id), self.state(last.id)) == (State.PENDING, State.PENDING)
 
     def test_a_transaction_sees_its_own_work_and_nobody_else_does(self) -> None:
-        other = self.another_handle()
+        other = self.another_store()
         job, old = new_job(function="keep"), self.enqueue_one()
         with self.store.transaction() as tx:
             tx.insert_jobs([job])

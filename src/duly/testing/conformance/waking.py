@@ -1,4 +1,4 @@
-"""Waking: a waiting process hears of another handle's work."""
+"""Waking: a waiting process hears of another store's work."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from duly.testing.conformance.ground import PATIENCE, Ground, new_job
 
 
 class Waking(Ground):
-    def test_a_watcher_is_woken_by_another_handles_work(self) -> None:
-        other = self.another_handle()
+    def test_a_watcher_is_woken_by_another_stores_work(self) -> None:
+        other = self.another_store()
         bell, stop = threading.Event(), threading.Event()
         watcher = threading.Thread(target=self.store.watch, args=(bell, stop))
         watcher.start()

@@ -47,7 +47,7 @@ class Workers(Ground):
         assert self.store.beats().keys() == {b}
 
     def test_a_living_worker_is_not_dead(self) -> None:
-        other = self.another_handle()
+        other = self.another_store()
         worker = self.register("send")
         for store in (self.store, other):
             assert store.is_dead(worker) in (False, None)
@@ -89,7 +89,7 @@ class Workers(Ground):
         assert self.get(claim.id) == before
 
     def test_many_rescuers_at_once_settle_a_worker_once(self) -> None:
-        handles = [self.store, self.another_handle()]
+        stores = [self.store, self.another_store()]
         self.enqueue(40, kind=Kind.MUTATION)
         claims = self.claim()
         worker = self.worker
@@ -97,7 +97,7 @@ class Workers(Ground):
         def rescue(store: Store) -> int | None:
             return store.rescue(worker, None, judge_lost, NOW)
 
-        answers = at_the_same_time([partial(rescue, handle) for handle in handles * 3])
+        answers = at_the_same_time([partial(rescue, store) for store in stores * 3])
         assert sorted(answers, key=lambda count: count or 0) == [None] * 5 + [40]
         assert {self.get(claim.id).crashes for claim in claims} == {1}
 
