@@ -19,12 +19,14 @@ class AsyncShelf:
     take = awaited(Shelf.take)
 
     async def find(self, key):
-        if key is None:
-            raise LookupError(key)
-        return await self._core.threads.read(partial(self._shelf.find, key))
+        if self._open:
+            return await self._core.threads.read(partial(self._shelf.find, key))
 
-    async def twice(self, key):
-        await self.put(key)
+    async def pair(self, key):
+        return await self._core.threads.read(partial(self._shelf.pair, key, key))
+
+    async def wait_for(self, key):
+        await self._core.threads.call(self._shelf.open)
         return await self._core.threads.read(partial(self._shelf.find, key))
 
     async def _do(self, work):
