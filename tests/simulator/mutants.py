@@ -622,7 +622,7 @@ def retention_by_order() -> AbstractContextManager[None]:
 
 @mutant("retention that keeps no job of a function")
 def newest_lost() -> AbstractContextManager[None]:
-    return patched(SqliteSession, "_is_newest", lambda self, row: False)
+    return patched(SqliteSession, "_is_newest", lambda self, job: False)
 
 
 # Limits --------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def _gather(session: Session, promise: Expectation) -> ExpectFacts:
     earliest = min([promise.since(), *(row.decided_at for row in rows)])
     own = session.run(SUCCESSES, {"id": plan.id, "since_id": first_id_at(earliest)})
     successes = [Success(scheduled_at, completed_at) for _, scheduled_at, completed_at in own]
-    ends: dict[str | None, int | None] = {row[0]: row[2] for row in own}
+    ends: dict[str | None, int | None] = {job_id: completed_at for job_id, _, completed_at in own}
     ends |= _ends_of_others(session, {row.job_id for row in rows if row.job_id} - ends.keys())
     for row in rows:
         completed_at = ends.get(row.job_id)

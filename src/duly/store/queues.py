@@ -51,8 +51,11 @@ def limit(session: Session, name: str, at_once: int | None, by: str | None, now:
 
 def paused(session: Session) -> list[QueuePause]:
     """The queues that are paused themselves, not only by the kill switch."""
-    rows = session.run(QUEUES)
-    return [QueuePause(*row) for row in rows if row[1] is not None and row[0] != EVERYTHING]
+    return [
+        QueuePause(name, paused_at, paused_by, note)
+        for name, paused_at, paused_by, note in session.run(QUEUES)
+        if paused_at is not None and name != EVERYTHING
+    ]
 
 
 def _audit(

@@ -160,7 +160,8 @@ def stuck_at_heads(session: Session, now: int) -> list[tuple[str, str]]:
     for queue, priority, run_at, *_ in session.lanes():
         if run_at <= now:
             where = {"queue": queue, "priority": priority, "now": now, "functions": known}
-            stuck += [(row[0], row[1]) for row in session.run(UNKNOWN_AT_HEAD, where)]
+            found = session.run(UNKNOWN_AT_HEAD, where)
+            stuck += [(job_id, function) for job_id, function in found]
     return stuck
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from duly.store.jobs.finish import FINAL
 from duly.store.statements import (
     both,
@@ -13,10 +15,21 @@ from duly.store.statements import (
 # small number on SQLite, so that a concurrent claim waits only a millisecond.
 OLDEST_AT_ONCE = 30
 OLDEST_FINISHED = each(
-    sqlite=f"""SELECT seq, id, function, exhausted, completed_at FROM @history NOT INDEXED
+    sqlite=f"""SELECT id, function, exhausted, completed_at FROM @history NOT INDEXED
         ORDER BY seq LIMIT {OLDEST_AT_ONCE}""",
     postgres="SELECT 1 FROM @history WHERE bucket = :bucket LIMIT 1",
 )
+
+
+class OldFinished(NamedTuple):
+    """A row of `OLDEST_FINISHED` on SQLite."""
+
+    id: str
+    function: str
+    exhausted: int
+    completed_at: int
+
+
 # No janitor has run since the bucket was last used: the old rows are at its start.
 LEFT_BEHIND = both(
     "SELECT 1 FROM @history WHERE bucket = :bucket AND ctid < '(8,1)' AND completed_at < :cutoff"

@@ -153,8 +153,8 @@ class PostgresSession(Session):
         queues = [queue for queue in request.queues if not starting.is_full(queue)]
         rows = self.run(PICK_LIMITED, _due_arrays(request, queues, now)) if queues else []
         places = {queue: place for place, queue in enumerate(request.queues)}
-        rows.sort(key=lambda row: (places[row[1]], -row[5], row[6], row[0]))
-        claims = starting.start([Picked(*row[:5]) for row in rows])
+        due = {Picked(*job): (-priority, run_at) for *job, priority, run_at in rows}
+        claims = starting.start(sorted(due, key=lambda job: (places[job.queue], *due[job], job.id)))
         starting.turn_away()
         return _in_order(claims, request), bool(starting.refused)
 

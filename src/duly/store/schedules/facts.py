@@ -141,7 +141,11 @@ def _in_flight(session: Session, plans: Iterable[Plan]) -> dict[str, InFlight]:
     if not ids:
         return {}
     rows = session.run(IN_FLIGHT, {"ids": session.array(ids)})
-    return {row[0]: InFlight(row[1], row[2]) for row in rows if row[1] or row[2]}
+    return {
+        schedule_id: InFlight(pending, running)
+        for schedule_id, pending, running in rows
+        if pending or running
+    }
 
 
 def _priors(session: Session, plans: Iterable[Plan], now: int) -> dict[str, Prior]:
@@ -156,18 +160,18 @@ def prior_of(session: Session, function: str, now: int) -> Prior:
     """
     since = now - DAY_MS
     day = {"since": since, "since_id": first_id_at(since)}
-    latest: list[Row] = []
+    latest: dict[str, tuple[Any, Any]] = {}
     succeeded = failed = total = 0
-    others = session.run(NAMES_OF, {"function": function})
-    for name in (function, *(row[0] for row in others)):
-        latest += session.run(LATEST_FINISHED, {"function": name})
-        [counts] = session.run(LAST_DAY, day | {"function": name})
-        succeeded, failed, total = succeeded + counts[0], failed + counts[1], total + sum(counts)
+    aliases = session.run(NAMES_OF, {"function": function})
+    for name in (function, *(name for (name,) in aliases)):
+        for state, result, job_id in session.run(LATEST_FINISHED, {"function": name}):
+            latest[str(job_id)] = state, result
+        [(ok, bad, *others)] = session.run(LAST_DAY, day | {"function": name})
+        succeeded, failed, total = succeeded + ok, failed + bad, total + ok + bad + sum(others)
     stats = Stats(*(min(count, COUNTED) for count in (succeeded, failed, total)))
     if not latest:
         return Prior(None, stats)
-    state, result, _ = max(latest, key=lambda row: str(row[2]))
-    return Prior(prior_run_result(state, result), stats)
+    return Prior(prior_run_result(*latest[max(latest)]), stats)
 
 
 def first_id_at(instant: int) -> str:

@@ -79,7 +79,8 @@ def insert_ticks(session: Session, rows: Sequence[TickRecord]) -> set[Slot]:
             name: list(column)
             for name, column in zip(TickRecord.__struct_fields__, columns, strict=True)
         }
-    return {(row[0], row[1], row[2]) for row in session.run(INSERT_TICKS, given)}
+    stored = session.run(INSERT_TICKS, given)
+    return {(schedule_id, kind, tick_at) for schedule_id, kind, tick_at in stored}
 
 
 def insert_jobs_of(session: Session, jobs: Mapping[Slot, Sequence[NewJob]]) -> Mapping[str, str]:

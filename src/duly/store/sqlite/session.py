@@ -25,6 +25,7 @@ from duly.store.jobs.retention import (
     KEEP,
     NEWER_FINISHED,
     OLDEST_FINISHED,
+    OldFinished,
 )
 from duly.store.limits import QUEUE_RULES, Picked, Starting
 from duly.store.queues import EVERYTHING
@@ -182,7 +183,7 @@ class SqliteSession(Session):
         if self.many(FINISH, rows) != len(rows):
             return self._sort_out(finishes)
         fault.point("finish.moving")
-        self.many(FORGET_FINISHED, [row[-2:] for row in rows])
+        self.many(FORGET_FINISHED, [(finish.id, finish.token) for finish in finishes])
         fault.point("finish.moved")
         return {finish.id for finish in finishes}
 
@@ -210,25 +211,26 @@ class SqliteSession(Session):
             self.raw.set_progress_handler(None, 0)
 
     def retain(self, cutoff: int, exhausted_after: int) -> int:
-        oldest = self.run(OLDEST_FINISHED)
+        oldest = [OldFinished(*row) for row in self.run(OLDEST_FINISHED)]
         # Nearly in order of time: a clock may have been set back between two of them.
-        expired = [row for row in oldest if row[4] < cutoff]
+        expired = [job for job in oldest if job.completed_at < cutoff]
         if not expired:
             dropped = self.run(DROP_KEPT, {"exhausted_after": exhausted_after})
             forget_reports(self, [row[0] for row in dropped])
             return 0
-        newest = {row[2]: row for row in sorted(expired, key=lambda row: str(row[1]))}
-        keep = [row[1] for row in expired if row[3] and row[4] >= exhausted_after]
-        keep += [row[1] for row in newest.values() if self._is_newest(row) and row[1] not in keep]
+        newest = {job.function: job for job in sorted(expired, key=lambda job: str(job.id))}
+        keep = [j.id for j in expired if j.exhausted and j.completed_at >= exhausted_after]
+        keep += [j.id for j in newest.values() if self._is_newest(j) and j.id not in keep]
         if keep:
             self.run(KEEP, {"ids": self.array(keep)})
-        self.run(ROLL_UP_JOBS, {"ids": self.array(row[1] for row in expired)})
-        self.run(DELETE_FINISHED, {"ids": self.array(row[1] for row in expired)})
-        forget_reports(self, [row[1] for row in expired if row[1] not in keep])
+        ids = [job.id for job in expired]
+        self.run(ROLL_UP_JOBS, {"ids": self.array(ids)})
+        self.run(DELETE_FINISHED, {"ids": self.array(ids)})
+        forget_reports(self, [job_id for job_id in ids if job_id not in keep])
         return len(expired)
 
-    def _is_newest(self, row: Row) -> bool:
-        return not self.run(NEWER_FINISHED, {"function": row[2], "id": row[1]})
+    def _is_newest(self, job: OldFinished) -> bool:
+        return not self.run(NEWER_FINISHED, {"function": job.function, "id": job.id})
 
 
 class _Patience:
