@@ -149,6 +149,16 @@ class Keys(Ground):
         assert self.claim_limited() == []
         assert list(self.store.lanes()) == []
 
+    def test_slots_go_by_queue_then_priority_then_time(self) -> None:
+        places = [("b", 0, NOW), ("a", 9, NOW), ("a", 5, NOW - 1), ("a", 5, NOW - 2)]
+        jobs = [
+            self.under("k", "[3,null,null]", queue=queue, priority=priority, run_at=run_at)
+            for queue, priority, run_at in places
+        ]
+        self.store.enqueue(jobs)
+        claims = self.claim_limited(queues=["b", "a"])
+        assert [claim.id for claim in claims] == [jobs[0].id, jobs[1].id, jobs[3].id]
+
     def test_a_slot_outlives_its_job_and_is_freed_when_told(self) -> None:
         ids = self.store_under("k", "[1,null,null]", 3)
         (claim,) = self.claim_limited()
