@@ -123,6 +123,7 @@ def test_what_is_not_run_says_why(record_property):
     assert [name(page) for page, _ in left_out] == []
 
 
+@pytest.mark.spec("N88")
 @pytest.mark.parametrize("example", EXAMPLES, ids=name)
 def test_an_example_runs_and_leaves_nothing_behind(example: Path, tmp_path: Path):
     ended = run([str(example)], tmp_path)

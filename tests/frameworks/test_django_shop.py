@@ -152,6 +152,7 @@ def test_an_asgi_server_serves_the_dashboard_beside_the_shop(shop: Shop):
     assert shop.order("tea") == 201
 
 
+@pytest.mark.spec("N88")
 def test_its_own_tests_pass_also_on_copies_of_the_database(url: str, tmp_path: Path):
     env = shop_environment(url, tmp_path)
 
