@@ -50,6 +50,7 @@ WELL = Signs(
     paused_queues=[],
     parked=[],
     left_out={},
+    calendars=(),
     ending=[],
     dead=0,
     zone_data="2026a",

@@ -343,6 +343,7 @@ def test_an_unknown_calendar_leaves_out_its_schedule_and_nothing_else(
     assert f"! report: blocked, {said}" in str(plan)
     [found] = [each for each in examine(app.core).findings if "was not applied" in each.text]
     assert "'report' was not applied: there is no calendar 'closde'" in found.text
+    assert found.hint == "did you mean 'closed'?"
 
     # The running ticker applies it once the calendar exists; nothing else is applied again.
     app.schedules.remove("digest")

@@ -24,6 +24,7 @@ from duly.model.job import Hold, JobFilter
 from duly.model.measure import CAP as COUNTED
 from duly.model.queue import QueuePause
 from duly.model.schedule import ScheduleFilter
+from duly.nearest import did_you_mean
 from duly.observe.connections import (
     POOL_HINT,
     SERVER_HINT,
@@ -33,6 +34,7 @@ from duly.observe.connections import (
     server_problem,
 )
 from duly.observe.health import LATE_MS, HealthReport, look
+from duly.schedules.define import known_calendars
 from duly.store.base import DatabaseInfo, HeldJobs, WorkerInfo
 from duly.store.declarations import LeftOut
 from duly.store.statements import SNAPSHOT_LEVELS
@@ -119,6 +121,8 @@ class Signs(msgspec.Struct, frozen=True):
     ending: Sequence[Ending]
     left_out: Mapping[str, LeftOut]
     """What could not be applied of the newest set of each app."""
+    calendars: Sequence[str]
+    """The known calendars, if a schedule could not be applied."""
     dead: int
     zone_data: str
     required_zone_data: str
@@ -158,6 +162,7 @@ def read(core: Core) -> Signs:
     """Read everything that the checks need."""
     store = core.ready()
     workers = store.workers()
+    left_out = store.left_out()
     return Signs(
         now=core.now(),
         where=store.address().where,
@@ -174,7 +179,8 @@ def read(core: Core) -> Signs:
         paused_queues=[each for each in store.paused_queues() if each.name != "*"],
         parked=_parked_in(store),
         ending=_ending_in(core),
-        left_out=store.left_out(),
+        left_out=left_out,
+        calendars=known_calendars(core, "") if left_out else (),
         dead=len(store.find(JobFilter(exhausted=True, limit=MAX_READ))),
         zone_data=zones.version(),
         required_zone_data=store.required_zone_data(),
@@ -486,7 +492,8 @@ def _left_out(signs: Signs) -> Iterator[Finding]:
             yield _wrong(
                 "schedules",
                 f"{key!r} was not applied: there is no calendar {calendar!r}",
-                "declare it with app.calendar(…), or create it with `duly calendars create`",
+                did_you_mean(calendar, signs.calendars)
+                or "declare it with app.calendar(…), or create it with `duly calendars create`",
             )
         for name, reason in list(each.calendars.items())[:MAX_NAMED]:
             text, _, hint = reason.partition("; ")
