@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from duly import Duly, ManualClock
+from duly import Duly, ManualClock, Rule
 from duly.testing import drain, override
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -104,12 +104,19 @@ app.schedule(
     tz="Europe/Berlin",
 )
 
+# By hand: cron has no field for weeks.
+app.schedule(
+    "cleaning",
+    send_mail.bind(text="clean up", to="ops@example.org"),
+    trigger=Rule("FREQ=WEEKLY;INTERVAL=2;BYDAY=MO", datetime(2026, 6, 29, 8, tzinfo=BERLIN)),
+)
+
 
 if __name__ == "__main__":
     # So that the example needs no worker; yours: duly --app after:app worker
     with override(app, clock=ManualClock(datetime(2026, 7, 1, tzinfo=BERLIN))):
         app.schedules.apply()
-        for key in ("report", "close month", "stocktaking", "heartbeat"):
+        for key in ("report", "close month", "stocktaking", "heartbeat", "cleaning"):
             runs = app.schedules.preview(key, 3)
             print(f"{key}:", *(f"{run.local:%m-%d %H:%M:%S}" for run in runs), sep="  ")
         place(7)

@@ -1,4 +1,4 @@
-"""The background jobs of a shop in APScheduler 3: five schedules, reminders, and an error listener.
+"""The background jobs of a shop in APScheduler 3: six schedules, reminders, and an error listener.
 
 Run it with: python before.py
 """
@@ -76,11 +76,14 @@ scheduler.add_job(
 scheduler.add_job(
     send_mail, "cron", hour="6-8", second="*/20", minute=0, args=["up", OPS], id="heartbeat"
 )
+scheduler.add_job(
+    send_mail, "cron", week="*/2", day_of_week="mon", hour=8, args=["clean up", OPS], id="cleaning"
+)
 
 
 if __name__ == "__main__":
     scheduler.start()
-    for key in ("report", "close month", "stocktaking", "heartbeat"):
+    for key in ("report", "close month", "stocktaking", "heartbeat", "cleaning"):
         runs = [datetime(2026, 7, 1, tzinfo=BERLIN)]
         for _ in range(3):
             runs.append(scheduler.get_job(key).trigger.get_next_fire_time(runs[-1], runs[-1]))

@@ -112,7 +112,7 @@ def _instant(value: Any) -> str:
 def expression_of(named: dict[str, str]) -> str:
     """A cron expression equivalent to a trigger with these fields."""
     if named.get("week", "*") != "*":
-        raise Refused("duly has no cron field for week")
+        raise Refused("cron has no field for weeks; declare it with trigger=Rule(…)")
     days, weekdays = _days(named.get("day", "*"))
     weekday = _weekdays(named["day_of_week"])
     if weekday != "*":
