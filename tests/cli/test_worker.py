@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from duly import Duly, State
 from duly.runtime import collector
 from tests.cli.processes import TOP, Process, duly, environment, wait_until
+from tests.jobs.support import on_postgres
 
 WAITERS = 12
 ENQUEUES = 7
@@ -297,3 +299,24 @@ def test_an_option_goes_before_the_setting_of_the_app(
     finally:
         process.close()
         app.close()
+
+
+@on_postgres
+@pytest.mark.spec("N49")
+@pytest.mark.parametrize(("options", "threads"), [((), 400), (("--threads=300",), 300)])
+def test_a_worker_warns_if_the_server_has_too_few_connections(
+    url: str, tmp_path: Path, options: tuple[str, ...], threads: int
+):
+    file = tmp_path / "sized.py"
+    settings = "concurrency=500, threads=400"
+    file.write_text(f"from duly import Duly\napp = Duly({url!r}, {settings})\n")
+    with closing(Duly(url)) as app:
+        app.migrate()
+    process = Process(duly("--app", f"{file}:app", "worker", *options), environment(url))
+    warning = f"{threads} threads × 1 process may open {threads} connections; the server has"
+    try:
+        wait_until(lambda: warning in process.errors(), "it warns")
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 0
+    finally:
+        process.close()
