@@ -667,11 +667,11 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.spec("N52")
 def test_a_result_that_does_not_match_its_annotation_is_warned_of(
-    caplog: pytest.LogCaptureFixture,
+    url: str, caplog: pytest.LogCaptureFixture
 ):
     made = Duly("sqlite:///unused.db")
     functions = returning(made)
-    with kit.override(made) as app:
+    with kit.override(made, url) as app:
         jobs = [app.run(functions[name]) for name in ("wrong", "wrong_async", "nothing")]
         app.run(functions["wrong_model"])
         app.run(functions["right"])
