@@ -39,6 +39,9 @@ def test_a_server_without_enough_free_connections_is_told_in_numbers() -> None:
         "15 threads of 2 processes may open 15 connections; the server has 12 of 100 left"
     )
     assert server_problem([12], SERVER) is None
+    assert server_problem([13], SERVER) == (
+        "13 threads × 1 process may open 13 connections; the server has 12 of 100 left"
+    )
     assert server_problem([100], DatabaseInfo("SQLite", "3.51.3")) is None
 
 
