@@ -114,8 +114,33 @@ RULES = (
     _rule("unless … says otherwise", r"\bsays? otherwise\b", 'write "default: …"'),
     _rule("whose it is", r"\bwhose (?:it is|they are)\b", "say whose"),
     _rule("is well", r"\b(?:is|are) (?:not )?well\b(?!-| )", '"healthy"'),
-    _rule("ticks without an object", r"\bwho ticks\b|\bnobody ticks\b|\bis ticked\b", "say what"),
+    _rule(
+        "ticks without an object",
+        r"\b(?:who|nobody|it|never) ticks\b|\bis ticked\b|\b(?:schedules|tickers) tick\b"
+        r"|\b(?:a|each|every|this) (?:schedule|ticker) ticks\b",
+        'a schedule runs; a ticker "processes ticks"',
+    ),
     _rule("lies", r"\blies (?:in|at|before|after|ahead|beside|too)\b", '"is in"'),
+    _rule("death", r"\bdeaths?\b", 'a worker crashes, or dies: "a worker crash"'),
+    _rule(
+        "told",
+        r"\b(?:is|are|was|were|been?|being) told\b(?! to\b)",
+        'name the call or the value: "hooks are called with …"',
+    ),
+    _rule("also in", r", also (?:in|on|of|with|for|from|those|the|an?)\b", '"and also", "even"'),
+    _rule("says of", r"\bsa(?:ys?|id) of\b", '"says why", "records for each …"'),
+    _rule("cut off", r"\bcuts? (?:it |them |this )?off\b", 'write "interrupt"'),
+    _rule(
+        "costs no", r"\bcosts? (?:no\b(?!thing)|nobody\b)", '"does not count as", "does not slow"'
+    ),
+    _rule("written down", r"\bwritten down\b", 'write "recorded"'),
+    _rule("there already", r"\b(?:is|are) there already\b", 'write "already exists"'),
+    _rule(
+        "nothing of it",
+        r"\bnothing of (?:it|them)\b|\bcatch(?:es)? nothing\b",
+        "negate the verb",
+    ),
+    _rule("convict", r"\bconvict(?:s|ed)?\b|\boffenders?\b", "violations are detected"),
     _rule("begun", r"\bbegun\b|\bbegan\b", 'write "started"'),
 )
 

@@ -42,6 +42,16 @@ SENTENCES = {
     "is well": ("if the database is well", "if the database is healthy"),
     "ticks without an object": ("it is due, and nobody ticks it", "no ticker processes it"),
     "lies": ("an instant that lies in the past", "an instant in the past"),
+    "death": ("it survives the death of its worker", "it survives a worker crash"),
+    "told": ("hooks are told about every attempt", "hooks are called after every attempt"),
+    "also in": ("it is valid, also in a test", "it is valid, even in a test"),
+    "says of": ("it says of every tick why it did not run", "it says why a tick did not run"),
+    "cut off": ("a shutdown cut it off", "a shutdown interrupted it"),
+    "costs no": ("a shutdown costs no attempt", "a shutdown does not count as an attempt"),
+    "written down": ("every tick is written down", "every tick is recorded"),
+    "there already": ("tasks.py is there already", "tasks.py already exists"),
+    "nothing of it": ("all of it happens or nothing of it", "either everything commits or nothing"),
+    "convict": ("planted offenders are convicted", "deliberate violations are detected"),
     "begun": ("the attempt has begun", "the attempt has started"),
 }
 

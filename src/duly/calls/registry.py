@@ -117,7 +117,7 @@ class Registry(ABC):
         `unique`, `debounce`: when a call returns an existing job instead of storing a new one.
         `limit`: how many run at once, or start in a period.
         `alone`: never share a commit with other jobs; the default for an `async def`. `group`:
-        share a commit with other jobs, also on PostgreSQL and if it is an `async def`; only for
+        share a commit with other jobs, even on PostgreSQL or if it is an `async def`; only for
         bodies that do not insert or update the same rows.
         """
         if options.pop("isolate", None) is not None:

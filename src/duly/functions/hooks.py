@@ -1,4 +1,4 @@
-"""Functions that are told about every attempt: `@app.on_start`, `@app.on_failure` and so on."""
+"""Hooks, which are called for every attempt: `@app.on_start`, `@app.on_failure` and so on."""
 
 from __future__ import annotations
 

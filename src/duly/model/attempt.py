@@ -1,4 +1,4 @@
-"""What hooks such as `@app.on_failure` are told about an attempt of a job."""
+"""The values that hooks such as `@app.on_failure` get about an attempt of a job."""
 
 from __future__ import annotations
 

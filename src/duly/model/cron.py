@@ -110,7 +110,7 @@ class Expression:
         self.seconds, self.minutes, self.hours = second.mask, minute.mask, hour.mask
         self.months = month.mask
         self.years = year[0].mask if year and year[0].text != "*" else 0
-        """The years; 0 for all years, also those that cannot be written."""
+        """The years; 0 for all years, even those that cannot be written."""
         self.month_days, self.week_days = month_day.mask, week_day.mask
         self.specials = (*month_day.specials, *week_day.specials)
         self.follows_clock = minute.text[0] == "*" or hour.text[0] == "*"

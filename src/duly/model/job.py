@@ -7,7 +7,7 @@
 
 There are three separate counters. *token* fences every write: it grows at claim, rescue and
 give-back, is even while pending and odd while running. *attempt* counts for the retry policy.
-*crashes* counts worker deaths during the body.
+*crashes* counts worker crashes during the body.
 """
 
 from __future__ import annotations
@@ -443,15 +443,15 @@ def _after_interruption(claim: Claim, now: int) -> Settlement:
 
 
 def settle_lost(job: Lost, now: int, chance: float, *, witnessed: bool = False) -> Settlement:
-    """Decide what the death of a worker means for a job that was running there.
+    """Decide what happens to a job whose worker died while running it.
 
     A mutation's transaction died with the worker, so it simply runs again. An action may have had
     effects, so it runs again only if its function has `retry`. After the second crash, either kind
     runs in a separate process.
 
-    There a death counts only if it was `witnessed` by the worker that started the process and
-    survived it. If that worker died too, something killed both, which says nothing about the job:
-    it runs again, with increasing delays in case it is the job that kills them.
+    A crash of that process counts only if it was `witnessed` by the worker that started the
+    process and survived it. If that worker died too, something killed both, which says nothing
+    about the job: it runs again, with increasing delays in case it is the job that kills them.
     """
     alone = job.crashes >= CRASHES_BEFORE_ALONE
     crashes = job.crashes + (witnessed or not alone)

@@ -5,7 +5,7 @@ and the policies use it for their checks. To add an option, add a row here, a li
 `ScheduleOptions` for type checkers, a field to `Policies` where it is stored, and its meaning to
 `decide`.
 
-The options that set when a schedule ticks (cron, every, at and their zone) can be written in
+The options that set when a schedule runs (cron, every, at and their zone) can be written in
 several ways and are not in the table.
 """
 

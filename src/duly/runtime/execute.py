@@ -106,7 +106,7 @@ class Attempt:
         self.reports = reports
         self.report: Report | None = None
         self.hooks = hooks if hooks is not None and runnable.hooks else None
-        """None if nothing has to be told."""
+        """None if there are no hooks to call."""
         self.began_at: float | None = None
         self.ended_at: float | None = None
         # See Reports: a body may be interrupted by its own reports.

@@ -90,7 +90,7 @@ class HookCalls:
         self._tell(attempt.runnable.hooks, model.started(attempt.claim))
 
     def settled(self, attempt: ObservedAttempt, settlement: Settlement) -> None:
-        """The outcome of an attempt is durable. Attempts that were given back are not told."""
+        """The outcome of an attempt is durable. No hook is called if it was given back."""
         claim = attempt.claim
         ran = attempt.began_at is not None
         if ran or isinstance(settlement, Finish) or model.is_retry(claim, settlement):
@@ -191,7 +191,7 @@ class HookCalls:
 
 
 class HookCallsHere(HookCalls):
-    """Calls hooks in the thread of a test, when told."""
+    """Calls hooks in the thread of a test, when it asks for that."""
 
     def _put(self, work: Work) -> None:
         self._waiting.append(work)

@@ -85,7 +85,7 @@ class Runnable(Protocol):
 
     @property
     def hooks(self) -> Hooks:
-        """The functions that are told about its attempts."""
+        """The hooks that are called for its attempts."""
         ...
 
     def decode(self, args: str, /) -> Mapping[str, Any]:

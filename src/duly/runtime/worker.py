@@ -533,7 +533,7 @@ class Worker:
         return tracing.traced(claims, newest, parents)
 
     def _tell_replaced(self, claims: Sequence[Claim]) -> None:
-        """A job that was taken away may be claimed here again before its old attempt was told."""
+        """Notify the old attempts of jobs that were taken away and are now claimed here again."""
         for claim in claims:
             if (older := self._held.get(claim.id)) is not None:
                 self._tell(older)
@@ -645,7 +645,7 @@ class Worker:
         """Compare with the rows that have this worker's id.
 
         A row that is unknown here is a claim whose answer was lost: it is given back. A job without
-        its row was taken away: its body is told.
+        its row was taken away: its body is notified.
         """
         if not self._claiming.acquire(timeout=1):
             return

@@ -152,7 +152,7 @@ class ReadVerbs(VerbsBase):
         """Return the dispatches of the next days: per hour, per schedule, and the busiest minutes.
 
         Triggers and calendars are considered; conditions, budgets and overlap are not. The counts
-        are exact, however often schedules tick, except that `complete` is False if jitter would
+        are exact, however many ticks there are, except that `complete` is False if jitter would
         have to be computed for more than a million ticks.
         """
         if type(days) is not int or not 1 <= days <= MAX_FORECAST_DAYS:

@@ -75,7 +75,7 @@ class Schedule:
 
     @property
     def trigger(self) -> Trigger:
-        """When it ticks: a `Cron`, `Every`, `At`, `Rule` or `AnyOf`."""
+        """When it runs: a `Cron`, `Every`, `At`, `Rule` or `AnyOf`."""
         return plan_of(self._record).trigger
 
     @property

@@ -491,7 +491,7 @@ class SqliteStore(Store):
         self._drop_lock(worker_id)
 
     def abandon(self, worker_id: str) -> None:
-        """Release a worker's lock, as its death would."""
+        """Release a worker's lock, as if it had died."""
         file = self._worker_locks.pop(worker_id, None)
         if file is not None:
             os.close(file)

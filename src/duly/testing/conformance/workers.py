@@ -1,4 +1,4 @@
-"""Workers: registration, heartbeats, death and rescue."""
+"""Workers: registration, heartbeats, crashes and rescue."""
 
 from __future__ import annotations
 
