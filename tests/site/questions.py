@@ -1,4 +1,4 @@
-"""Questions that newcomers ask, the words they would type, and the page that answers."""
+"""Questions that newcomers ask, the words they would type, and the section that answers."""
 
 from __future__ import annotations
 
@@ -8,109 +8,145 @@ from typing import NamedTuple
 class Question(NamedTuple):
     question: str
     typed: str
-    pages: tuple[str, ...]
-    """Paths in docs/; any of them answers."""
+    page: str
+    """The page that answers: its path in docs/, without `.md`."""
+
+    section: str = ""
+    """The anchor of the section that answers, or nothing for the whole page."""
 
 
 QUESTIONS = [
     Question(
         "How do I run at most N jobs at a time per customer?",
         "at most n at a time per customer",
-        ("how-to/per-customer-limits",),
+        "how-to/per-customer-limits",
+        "at-most-n-jobs-at-a-time-per-customer",
     ),
-    Question("How do I set a rate limit?", "rate limit", ("how-to/limits",)),
+    Question("How do I set a rate limit?", "rate limit", "how-to/limits", "rate-limits"),
     Question(
         "One job per key, debounce, idempotency?",
-        "one job per key debounce idempotency",
-        ("how-to/limits",),
+        "one job per key, debounce, idempotency",
+        "how-to/limits",
     ),
-    Question("How do I do a zero-downtime deploy?", "zero downtime deploy", ("how-to/upgrading",)),
-    Question("Can two versions of my code run?", "two versions of my code", ("how-to/upgrading",)),
+    Question("How do I do a zero-downtime deploy?", "zero downtime deploy", "how-to/upgrading"),
+    Question(
+        "Can two versions of my code run?",
+        "two versions of my code",
+        "how-to/upgrading",
+        "run-two-versions-of-your-code-side-by-side",
+    ),
     Question(
         "Why does my job not run?",
         "why does my job not run",
-        ("quickstart", "how-to/debugging", "faq"),
+        "how-to/debugging",
+        "see-why-a-job-does-not-start",
     ),
-    Question("How do I fan out and in?", "fan-out fan-in", ("how-to/chaining-jobs",)),
-    Question("How do I chain jobs?", "chain jobs", ("how-to/chaining-jobs",)),
     Question(
-        "How do I pass a pydantic model?", "pass a pydantic model", ("how-to/pydantic-models",)
+        "How do I fan out and in?",
+        "fan-out/fan-in",
+        "how-to/chaining-jobs",
+        "fan-out-and-fan-in-with-a-batch",
     ),
-    Question("Prometheus?", "prometheus", ("how-to/monitoring",)),
-    Question("Is there a Grafana dashboard?", "grafana dashboard", ("how-to/monitoring",)),
-    Question("Sentry?", "sentry", ("how-to/failure-notifications", "how-to/monitoring", "faq")),
+    Question(
+        "How do I chain jobs?", "chain jobs", "how-to/chaining-jobs", "run-a-job-after-another"
+    ),
+    Question("How do I pass a pydantic model?", "pass a pydantic model", "how-to/pydantic-models"),
+    Question("Does it work with Prometheus?", "Prometheus", "how-to/monitoring", "prometheus"),
+    Question(
+        "Is there a Grafana dashboard?",
+        "Grafana dashboard",
+        "how-to/monitoring",
+        "grafana-dashboard",
+    ),
+    Question("Does it work with Sentry?", "Sentry", "how-to/monitoring", "sentry"),
     Question(
         "How do I delete old jobs, or change the retention?",
-        "delete old jobs change retention",
-        ("how-to/retention",),
+        "delete old jobs, change retention",
+        "how-to/retention",
     ),
-    Question("Docker, Compose?", "docker compose", ("how-to/containers",)),
-    Question("Kubernetes?", "kubernetes", ("how-to/containers",)),
-    Question("systemd?", "systemd", ("how-to/deploying",)),
     Question(
-        "Autoscaling (KEDA)?",
-        "autoscaling keda",
-        ("how-to/containers", "how-to/monitoring", "how-to/deploying", "faq"),
+        "How do I run it with Docker Compose?",
+        "Docker, Compose",
+        "how-to/containers",
+        "docker-compose",
+    ),
+    Question("How do I run it on Kubernetes?", "Kubernetes", "how-to/containers", "kubernetes"),
+    Question("How do I run it with systemd?", "systemd", "how-to/deploying", "systemd"),
+    Question(
+        "How does it scale automatically (KEDA)?",
+        "autoscaling (KEDA)",
+        "how-to/containers",
+        "autoscaling-with-keda",
     ),
     Question(
         "How do I put the dashboard behind SSO?",
-        "dashboard behind sso",
-        ("how-to/mounting", "how-to/dashboard"),
+        "dashboard behind SSO",
+        "how-to/mounting",
+        "single-sign-on-sso",
     ),
-    Question("Multi-tenant?", "multi-tenant", ("how-to/multi-tenancy", "how-to/tokens")),
-    Question("MySQL?", "mysql", ("faq",)),
-    Question("Windows?", "windows", ("faq",)),
+    Question("Is it multi-tenant?", "multi-tenant", "how-to/multi-tenancy"),
+    Question("Does it work with MySQL?", "MySQL?", "faq", "does-duly-support-mysql"),
+    Question("Does it run on Windows?", "Windows?", "faq", "does-it-run-on-windows"),
     Question(
         "How do I debug locally (breakpoint, pdb)?",
-        "debug locally breakpoint pdb",
-        ("how-to/debugging", "how-to/testing"),
+        "debug locally (breakpoint, pdb)",
+        "how-to/debugging",
     ),
     Question(
         "How do I run jobs inline in development?",
         "run jobs inline in development",
-        ("how-to/debugging", "how-to/testing", "faq"),
-    ),
-    Question("Jupyter?", "jupyter", ("faq", "how-to/debugging", "how-to/choosing-how-to-run")),
-    Question(
-        "Can a job take days?",
-        "job that takes days",
-        ("faq", "how-to/timeouts", "guarantees", "how-to/from-celery"),
+        "how-to/testing",
+        "run-jobs-inline-in-development-and-debug-them-with-pdb",
     ),
     Question(
-        "CPU-bound work?",
-        "cpu-bound work",
-        ("how-to/choosing-how-to-run", "how-to/deploying"),
+        "Does it work in Jupyter?", "Jupyter", "how-to/debugging", "debug-in-jupyter-notebooks"
     ),
-    Question("How do I cancel a running job?", "cancel a running job", ("how-to/timeouts",)),
+    Question("Can a job take days?", "job that takes days", "faq", "can-a-job-take-days"),
+    Question(
+        "How do I run CPU-bound work?",
+        "CPU-bound work",
+        "how-to/choosing-how-to-run",
+        "cpu-bound-jobs-more-processes",
+    ),
+    Question(
+        "How do I cancel a running job?",
+        "cancel a running job",
+        "how-to/timeouts",
+        "cancel-a-job",
+    ),
     Question(
         "How am I notified when a job fails?",
         "notify me when a job fails",
-        ("how-to/failure-notifications", "how-to/monitoring"),
+        "how-to/failure-notifications",
     ),
     Question(
-        "Secrets in arguments?",
+        "How do I hide secrets in arguments?",
         "secrets in arguments",
-        ("how-to/security", "reference", "faq"),
+        "how-to/security",
+        "secrets-in-job-arguments",
     ),
-    Question("How do I test it with pytest?", "test it with pytest", ("how-to/testing",)),
+    Question("How do I test it with pytest?", "test it with pytest", "how-to/testing"),
     Question(
-        "Conditions: which values, which operators?",
-        "conditions which values operators",
-        ("how-to/conditions",),
+        "Which values and operators can conditions use?",
+        "conditions: which values, operators",
+        "how-to/conditions",
+        "available-values",
     ),
     Question(
         "How many connections will it open?",
         "how many connections will it open",
-        ("how-to/deploying", "how-to/choosing-how-to-run", "how-to/transactions", "faq"),
+        "how-to/deploying",
+        "how-many-database-connections",
     ),
     Question(
-        "Job ordering per key (FIFO)?",
-        "job ordering per key fifo",
-        ("how-to/limits", "how-to/per-customer-limits", "faq"),
+        "Are jobs of a key run in order (FIFO)?",
+        "job ordering per key (FIFO)",
+        "how-to/per-customer-limits",
+        "one-at-a-time-in-order-fifo-per-key",
     ),
     Question(
-        "Dependency injection, a shared client per worker?",
-        "dependency injection shared client per worker",
-        ("how-to/shared-clients", "how-to/deploying"),
+        "How do I share a client per worker (dependency injection)?",
+        "dependency injection, shared client per worker",
+        "how-to/shared-clients",
     ),
 ]

@@ -35,7 +35,7 @@ SHOWN_NOW = "new Promise((done) => requestAnimationFrame(() => requestAnimationF
 
 @pytest.fixture(scope="module")
 def hits(chromium: Browser, address: str) -> Callable[[str], list[str]]:
-    """The pages that a search finds, best first, each once."""
+    """The pages of the hits of a search, best first; one with several good sections comes again."""
     page = chromium.new_page(base_url=address)
     page.add_init_script(COUNT_ANSWERS)
     page.goto("")
@@ -59,9 +59,8 @@ def test_the_questions_are_those_of_newcomers() -> None:
 
 @pytest.mark.parametrize("asked", QUESTIONS, ids=lambda each: each.typed.replace(" ", "-"))
 def test_a_search_finds_the_answer(asked: Question, hits: Callable[[str], list[str]]) -> None:
-    found = hits(asked.typed)[:SHOWN]
-
-    assert {f"docs/{page}" for page in asked.pages} & set(found), found
+    for words in (asked.typed, asked.question):
+        assert f"docs/{asked.page}" in hits(words)[:SHOWN], words
 
 
 @pytest.mark.parametrize(

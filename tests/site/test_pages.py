@@ -13,6 +13,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import pytest
 
+from tests.site.questions import QUESTIONS, Question
 from tools.docsite import nav
 from tools.docsite.__main__ import SEARCH, BuildFailed, generate
 
@@ -165,6 +166,13 @@ def broken(site: Path) -> Iterator[str]:
 
 def test_every_link_and_anchor_leads_somewhere(site: Path) -> None:
     assert list(broken(site)) == []
+
+
+@pytest.mark.parametrize("asked", QUESTIONS, ids=lambda each: each.typed.replace(" ", "-"))
+def test_the_section_that_answers_a_question_exists(asked: Question, site: Path) -> None:
+    ids = documents(site)[f"docs/{asked.page}/"].ids
+
+    assert not asked.section or asked.section in ids
 
 
 def test_every_page_of_the_navigation_is_built(site: Path) -> None:

@@ -20,7 +20,7 @@ const UNLISTED = 0.4;
 
 const STOP_WORDS = new Set(
   `a an and any are as at be but by can could did do does for from get had has have how i if in into
-   is it its make me my need of on or our shall should so than that the their them then there these
+   is it its make me my need of on or our set shall should so than that the their them then there these
    they this to us use want was we were what when where which while who whom will with would write
    you your`.split(/\s+/),
 );
