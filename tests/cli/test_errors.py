@@ -42,6 +42,7 @@ def only_line(answer: subprocess.CompletedProcess[str]) -> str:
         ("nowhere.py:app", "no file nowhere.py"),
         ("tests.cli.shop:missing", "no duly app called 'missing'"),
         ("tests.cli.shop:make", "no duly app called 'make'"),
+        ("tests.cli.shop:ap", "no duly app called 'ap'; did you mean 'app'?"),
     ],
 )
 def test_an_app_that_is_not_there(run, app, says, tmp_path):
@@ -320,7 +321,7 @@ def test_tokens_that_are_wrong(terminal: Terminal, tmp_path: Path) -> None:
     wrong = said(place.duly("jobs", "list", env={"DULY_TOKEN": "duly_nonsense"}, code=1))
     assert "token" in wrong
     assert "duly_nonsense" not in wrong
-    assert "token" in said(place.duly("jobs", "list", env={"DULY_TOKEN": ""}, code=1))
+    assert "set DULY_TOKEN;" in place.duly("jobs", "list", env={"DULY_TOKEN": ""}, code=1).err
     assert "--token" in said(place.duly("jobs", "list", env={"DULY_TOKEN": "a\x1b"}, code=2))
     may_not = said(place.duly("pause", env={"DULY_TOKEN": reader}, code=1))
     assert "operate" in may_not

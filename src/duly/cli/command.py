@@ -29,8 +29,9 @@ PYTHON_VERBS = {
     "app.schedules.list()": "`duly schedules list`",
     "app.tokens.create": "`duly tokens create`",
     "cron_list()": "`duly gateways crons`",
+    "send Authorization: Bearer …": "set DULY_TOKEN",
 }
-"""Calls that errors suggest to a program, and the command to type instead."""
+"""What errors suggest to a program, and what to type instead."""
 EXIT_CODES = """\b
 Exit codes:
   0    success

@@ -19,6 +19,7 @@ import msgspec
 from duly.app import Duly
 from duly.errors import DulyError, InvalidOption
 from duly.gateway import Gateway
+from duly.nearest import did_you_mean
 
 HINT = (
     "give --app module:name, set DULY_APP, or add `app = ...` under [tool.duly] in pyproject.toml"
@@ -31,9 +32,13 @@ def find_app(path: str | None) -> Duly:
     if not path:
         raise InvalidOption("--app", f"no app is given; {HINT}")
     module_name, attribute = _split(path, "app")
-    app = getattr(_load(module_name), attribute, None)
+    module = _load(module_name)
+    app = getattr(module, attribute, None)
     if not isinstance(app, Duly):
-        raise InvalidOption("--app", f"{module_name} has no duly app called {attribute!r}")
+        reason = f"{module_name} has no duly app called {attribute!r}"
+        apps = [name for name, value in vars(module).items() if isinstance(value, Duly)]
+        near = did_you_mean(attribute, apps)
+        raise InvalidOption("--app", f"{reason}; {near}" if near else reason)
     app.found_at = f"{module_name}:{attribute}"
     return app
 
