@@ -94,6 +94,7 @@ def test_a_change_needs_one_object_and_names_its_whole_id(place: Place) -> None:
     assert [each["retry_of"] for each in again] == [one]
     watched = place.duly("jobs", "watch", two[:SHORT], code=1)
     assert watched.out == "canceled\n"
+    assert place.duly("jobs", "logs", two[:SHORT]).err == "no log lines\n"
 
 
 def test_a_schedule_is_found_by_its_key_before_its_id(place: Place) -> None:
@@ -109,6 +110,8 @@ def test_a_schedule_is_found_by_its_key_before_its_id(place: Place) -> None:
     assert (entry["action"], entry["target"]) == ("schedule.disable", f"schedule:{made.id}")
     assert place.duly("audit", "--target", "schedule:hourly", "--json").json[0] == entry
     assert "did you mean 'hourly'" in place.duly("audit", "--target", "schedule:hurly", code=1).err
+    assert "did you mean 'schedule'" in place.duly("audit", "--target", "shedule:hourly").out
+    assert "there is no delivery" in place.duly("audit", "--target", "webhook:fffe", code=1).err
     assert other.id in place.duly("schedules", "show", made.id[:4], code=1).err
 
     place.app.schedules.create(prefix, touch(place).bind("x"), every=3600)

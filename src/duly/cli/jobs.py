@@ -136,6 +136,8 @@ def logs(root: Root, job_id: str, live: bool) -> None:
     """
     job_id = _get(root.api, job_id)["id"]
     after = _print_lines(root, job_id, 0)
+    if not (after or live):
+        root.out.note("no log lines")
     if live:
         _follow_lines(root, job_id, after)
 

@@ -13,8 +13,11 @@ from duly.cli.ids import LISTS, missing, resolved
 from duly.cli.out import Column, Item, brief
 from duly.cli.root import Root
 from duly.ids import is_id
+from duly.nearest import did_you_mean
 
 Pause = dict[str, Any] | None
+AUDITED = (*LISTS, "function", "queue", "webhook")
+"""What the target of an audit entry can be, apart from the whole system."""
 
 
 @click.command(cls=Command)
@@ -195,7 +198,15 @@ def audit(root: Root, target: str | None, limit: int) -> None:
         Column("detail", "detail", _detail, flexible=True, least=12),
     ]
     found = list(root.api.pages("/audit", most=limit, cursor="before", target=target))
-    out.table(found, columns, empty="no audit entries")
+    out.table(found, columns, empty=_no_entries(target))
+
+
+def _no_entries(target: str | None) -> str:
+    """What to print if there are none; the kind of the target may be mistyped."""
+    kind, _, name = (target or "").partition(":")
+    if name and kind not in AUDITED and (near := did_you_mean(kind, AUDITED)):
+        return f"no audit entries with --target {target!r}; {near}"
+    return "no audit entries"
 
 
 def _detail(detail: Any) -> str:
@@ -208,6 +219,8 @@ def _detail(detail: Any) -> str:
 def _full_target(root: Root, target: str) -> str:
     """KIND:ID with a full id; other targets, such as functions, have no ids."""
     kind, _, text = target.partition(":")
+    if kind == "webhook":
+        return f"{kind}:{resolved(root.api, 'delivery', '/webhooks', text)}"
     if kind not in LISTS or is_id(text):
         return target
     if kind == "schedule":
