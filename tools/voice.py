@@ -1,7 +1,8 @@
 """List wording that docs/voice.md rejects:  python -m tools.voice [PATH ...]
 
-Reads the prose of Markdown pages, the strings and docstrings of Python modules, and the text of
-templates and scripts. Code blocks, inline code and comments are left out.
+Reads the prose of Markdown pages and the comments in their code blocks, the strings, docstrings and
+comments of Python modules, and the text of templates and scripts. Other code, and inline code, is
+left out.
 """
 
 from __future__ import annotations
@@ -146,8 +147,10 @@ RULES = (
 
 INLINE_CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
 FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,}).*?^ {0,3}\1`*\s*$", re.MULTILINE | re.DOTALL)
+REMARK = re.compile(r"(?:^|(?<=\s))# +(\S.*)$", re.MULTILINE)
 LINK_TARGET = re.compile(r"(?<=\])\([^)\s]*\)")
 JINJA = re.compile(r"\{[{%#].*?[}%#]\}", re.DOTALL)
+QUOTED = re.compile(r"\"([^\"]*)\"|'([^']*)'")
 TAG = re.compile(r"<(?:script|style)\b.*?</(?:script|style)>|<[^>]*>", re.DOTALL)
 ATTRIBUTE = re.compile(r"\b(?:title|placeholder|aria-label|alt)=\"([^\"]*)\"")
 
@@ -158,6 +161,9 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def _markdown(text: str) -> Iterator[tuple[int, str]]:
+    for block in FENCE.finditer(text):
+        for match in REMARK.finditer(block[0]):
+            yield text.count("\n", 0, block.start() + match.start()) + 1, match[1]
     for pattern in (FENCE, INLINE_CODE, LINK_TARGET):
         text = pattern.sub(_blank, text)
     yield 1, text
@@ -173,6 +179,9 @@ def _python(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _template(text: str) -> Iterator[tuple[int, str]]:
+    for block in JINJA.finditer(text):
+        for match in QUOTED.finditer(block[0]):
+            yield text.count("\n", 0, block.start() + match.start()) + 1, match[1] or match[2] or ""
     text = JINJA.sub(_blank, text)
     for match in ATTRIBUTE.finditer(text):
         yield text.count("\n", 0, match.start()) + 1, match[1]
@@ -191,18 +200,18 @@ def comments(text: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
-def prose(path: Path, *, with_comments: bool = False) -> Iterator[tuple[int, str]]:
+def prose(path: Path) -> Iterator[tuple[int, str]]:
     """The pieces of text of a file, each with the number of its first line."""
     text = path.read_text(encoding="utf-8")
     read = {".py": _python, ".html": _template, ".js": _script}.get(path.suffix, _markdown)
     yield from read(text)
-    if with_comments and path.suffix == ".py":
+    if path.suffix == ".py":
         yield from comments(text)
 
 
-def hits(path: Path, *, with_comments: bool = False) -> Iterator[Hit]:
+def hits(path: Path) -> Iterator[Hit]:
     seen = set()
-    for first, text in prose(path, with_comments=with_comments):
+    for first, text in prose(path):
         flat = text.replace("\n", " ")
         for rule in RULES:
             for match in rule.pattern.finditer(flat):
@@ -226,12 +235,9 @@ def files(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def main(arguments: list[str]) -> int:
-    with_comments = "--comments" in arguments
-    given = [Path(each) for each in arguments if not each.startswith("--")]
+    given = [Path(each) for each in arguments]
     found = [
-        hit
-        for path in files(given or [ROOT / place for place in PLACES])
-        for hit in hits(path, with_comments=with_comments)
+        hit for path in files(given or [ROOT / place for place in PLACES]) for hit in hits(path)
     ]
     print(*found, sep="\n")
     print(f"{len(found)} hits", file=sys.stderr)

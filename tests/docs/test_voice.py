@@ -88,12 +88,16 @@ def test_a_rule_notices_what_it_is_for(rule: voice.Rule, tmp_path: Path):
         return {hit.rule.name for hit in voice.hits(page)}
 
     assert rule.name in names(f"# Page\n\n{wrong}.\n", ".md")
+    assert rule.name in names(f"```python\nx = 1  # Sorry: {wrong}\n```\n", ".md")
     assert rule.name in names(f'MESSAGE = "Sorry: {wrong}"\n', ".py")
     assert rule.name in names(f'def f(n: int) -> str:\n    return f"No {{n}}: {wrong}"\n', ".py")
     assert rule.name in names(f'"""Sorry: {wrong}."""\n', ".py")
+    assert rule.name in names(f"x = 1  # Sorry: {wrong}\n", ".py")
     assert rule.name in names(f"<p>Sorry: {wrong}.</p>\n", ".html")
     assert rule.name in names(f'<button title="Sorry: {wrong}">x</button>\n', ".html")
-    assert rule.name in names(f'const text = "Sorry: {wrong}"\n'.replace("'t.db'", "It"), ".js")
+    label = wrong.replace("'t.db'", "It")
+    assert rule.name in names(f'{{{{ field("Sorry: {label}", name) }}}}\n', ".html")
+    assert rule.name in names(f'const text = "Sorry: {label}"\n', ".js")
     assert rule.name not in names(f"# Page\n\n{right}.\n", ".md")
 
 

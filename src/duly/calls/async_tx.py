@@ -150,7 +150,7 @@ class AsyncTx(AsyncVerbs):
         return await self._do(lambda _: work())
 
     async def _off_loop(self, work: Callable[[], T], functions: Iterable[object]) -> T:
-        # As in a Tx, what was known of functions when the transaction began counts.
+        # As in a Tx, the functions that were known when the transaction started count.
         if is_inside() and all(map(self._core.functions.is_here, functions)):
             return work()
         return await super()._off_loop(work, functions)

@@ -96,7 +96,7 @@ class KnownFunctions:
 
     def wrap(self, wrapper: Wrapper) -> None:
         add_wrapper(self.wrappers, wrapper)
-        # Running workers take the functions anew.
+        # Running workers take the functions again.
         self.revision += 1
 
     def hook(self, state: State, hook: Hook) -> None:

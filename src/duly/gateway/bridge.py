@@ -390,7 +390,7 @@ class BridgeClient(_Bridge):
                     reply = Reply(response.status_code, text)
             except (self._http.HTTPError, self._http.InvalidURL, UnicodeError) as error:
                 raise (self._late() if deadline.passed else self._failed(error)) from error
-            if deadline.passed:  # the response may be cut off
+            if deadline.passed:  # the response may be incomplete
                 raise self._late()
         return self._read(question, reply)
 

@@ -263,7 +263,7 @@ class Every(_Fires, msgspec.Struct, frozen=True):
 
     def ticks_between(self, start: int, end: int) -> Iterator[Ticks]:
         """The ticks in [start, end), about a day at a time, without iterating over them."""
-        # Of an interval with milliseconds, only every so many ticks are whole seconds apart.
+        # With milliseconds in the interval, only every n-th tick is whole seconds after the first.
         apart = 1000 // gcd(self.milliseconds, 1000)
         step = self.milliseconds * apart // 1000
         first = self.next_after(start - 1)

@@ -139,7 +139,7 @@ class Declarations:
                 self._core.ready().apply_declared(self._core.name, names, settle, by, now)
                 break
             except CalendarExists:
-                # Somebody else has created it since its name was found to be free.
+                # Another process has created it since its name was found to be free.
                 if attempt == ATTEMPTS - 1:
                     raise
         self._core.wake_ticker()
