@@ -344,9 +344,8 @@ class UnknownFunction(DulyError, LookupError):
                 "this one belongs to another app or has been redefined"
             )
         else:
-            meant = did_you_mean(name, known)
-            hint = f"; {meant}" if meant else ""
-            message = f"no function is registered as {name!r}{hint}"
+            hint = did_you_mean(name, known) or "import its module, or start a worker that has it"
+            message = f"no function is registered as {name!r}; {hint}"
         super().__init__(message)
 
 

@@ -68,6 +68,8 @@ def test_a_name_that_nobody_registered_is_unknown(app: Duly):
     assert app.function("send") is send
     with pytest.raises(UnknownFunction, match="no function is registered as 'sned'; did you mean"):
         app.function("sned")
+    with pytest.raises(LookupError, match="'wait'; import its module, or start"):
+        app.function("wait")
     with pytest.raises(LookupError):
         app.function("")
 
