@@ -102,7 +102,7 @@ def test_a_change_shows_its_ticks_first_and_asks(place: Place) -> None:
     assert place.duly("calendars", "remove", "shutt", code=1).err.count("did you mean 'shut'?")
     lost = place.duly("calendars", "remove", "shut", "--dry-run").out
     assert "1 would change" in lost
-    assert "This is not a terminal" in place.duly("calendars", "remove", "shut", code=1).err
+    assert "this is not a terminal" in place.duly("calendars", "remove", "shut", code=1).err
     assert place.app.calendars.get("shut").name == "shut"
     place.duly("calendars", "remove", "shut", "--force")
     assert [each.calendar for each in place.app.schedules.list()] == [None]

@@ -157,7 +157,7 @@ def test_removing_asks_or_needs_force(place: Place) -> None:
     for key in ("one", "two"):
         place.app.schedules.create(key, touch(place), every=3600)
     refused = place.duly("schedules", "remove", "one", code=1)
-    assert "This is not a terminal" in refused.err
+    assert "this is not a terminal" in refused.err
     assert "--force" in refused.err
     keys = [("Remove schedule 'one' of touch?", "n\n")]
     left = place.duly("schedules", "remove", "one", columns=80, keys=keys, code=1)
@@ -252,7 +252,7 @@ def test_a_past_range_is_filled_after_a_look_at_it(place: Place) -> None:
     assert "24 ticks would be dispatched, 0 skipped" in would
     assert "… and 14 more" in would
     assert place.app.jobs() == []
-    assert "This is not a terminal" in place.duly(*fill, code=1).err
+    assert "this is not a terminal" in place.duly(*fill, code=1).err
     keys = [("Run 24 ticks of 'hourly'?", "n\n")]
     assert "nothing was changed" in place.duly(*fill, columns=80, keys=keys, code=1).plain
     assert place.app.jobs() == []
@@ -374,7 +374,7 @@ def test_what_code_declares_is_planned_applied_and_pruned(declaring: Place) -> N
     left = declaring.duly("schedules", "apply", columns=80, keys=keys, code=1)
     assert "nothing was changed" in left.plain
     assert "\x1b[32m+ new" in left.out
-    assert "This is not a terminal" in declaring.duly("schedules", "apply", code=1).err
+    assert "this is not a terminal" in declaring.duly("schedules", "apply", code=1).err
     with pytest.raises(ScheduleNotFound):
         schedules.get("new")
 

@@ -93,7 +93,8 @@ def sure(question: str, *, force: bool) -> None:
     if force:
         return
     if not sys.stdin.isatty():
-        fail(f"{question} This is not a terminal", hint="give --force to skip the question")
+        said = f"{question} Cannot ask: this is not a terminal"
+        fail(said, hint="give --force to skip the question")
     if not click.confirm(safe(question), err=True):
         fail("nothing was changed")
 
