@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import NamedTuple
 
+from bench.flows import Flows, add_flows
 from bench.marks import Marks
 from duly import AsyncCtx, Ctx, Duly, Limit, Tx
 from duly.calls.kinds import Action, AsyncAction, Mutation
@@ -36,6 +37,7 @@ class Measured(NamedTuple):
     nap: AsyncAction[[int], None]
     ping: AsyncAction[[int], None]
     limited_noop: AsyncAction[[int], None]
+    flows: Flows
 
 
 def make_app(url: str, marks: Marks | None = None) -> Measured:
@@ -110,6 +112,7 @@ def make_app(url: str, marks: Marks | None = None) -> Measured:
         nap,
         ping,
         limited_noop,
+        add_flows(app, marks),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from bench import cases, claims, cron, crowd, limited, process, schedules, server
+from bench import cases, claims, cron, crowd, limited, process, schedules, server, workflows
 from bench.figures import DULY, Figure, best, limit_of
 from bench.growth import Growth
 
@@ -26,6 +26,10 @@ OF_RAW = {
     (POSTGRES, schedules.ROW): 0.40,
     (SQLITE, crowd.TALKING): 0.80,
     (POSTGRES, crowd.TALKING): 0.80,
+    (POSTGRES, workflows.MANY): 0.40,
+    (POSTGRES, workflows.MANY_RETRIED): 0.40,
+    (SQLITE, workflows.BESIDE_SLEEPING): 0.95,
+    (POSTGRES, workflows.BESIDE_SLEEPING): 0.95,
 }
 # Multiples of another row.
 OF_ROW = (
@@ -34,6 +38,8 @@ OF_ROW = (
     (SQLITE, cases.CROWD, cases.SINGLE, 8.0),
     (POSTGRES, cases.CROWD, cases.SINGLE, 8.0),
     (POSTGRES, cases.GROUPED, cases.MUTATIONS, 2.0),
+    # At most 1.3 times as long.
+    (POSTGRES, workflows.ONE, workflows.LONE, 1 / 1.3),
 )
 # Multiples of another system, whatever its setting.
 OF_PEER = (
@@ -42,6 +48,10 @@ OF_PEER = (
     (SQLITE, cases.ASYNC, cases.SYNC, "huey", 3.0),
     (ANY, cron.ROW, cron.ROW, cron.CRONITER, 15.0),
     (ANY, cron.FIRST, cron.FIRST, cron.CRONITER, 5.0),
+    (POSTGRES, workflows.ONE, workflows.ONE, "absurd", 1.5),
+    (POSTGRES, workflows.MANY, workflows.MANY, "absurd", 8.0),
+    (POSTGRES, workflows.MANY, workflows.MANY, "dbos", 20.0),
+    (POSTGRES, workflows.MANY_SYNC, workflows.MANY, "absurd", 4.0),
 )
 LEAST_OF_DEFAULTS = 2.0
 """At default settings, as a multiple of the best default of any peer."""
@@ -55,6 +65,10 @@ TIMES_CALM = {
     (POSTGRES, claims.LISTED_LONG): 1.5,
     (SQLITE, limited.BESIDE): 3.0,
     (POSTGRES, limited.BESIDE): 3.0,
+    (SQLITE, workflows.WAKE): 2.5,
+    (POSTGRES, workflows.WAKE): 2.5,
+    (SQLITE, workflows.MEMORY_BESIDE): 1.05,
+    (POSTGRES, workflows.MEMORY_BESIDE): 1.05,
 }
 # For one key, each claim has to be durable before the next body starts.
 AT_LEAST = {(SQLITE, limited.ROW): 500.0, (POSTGRES, limited.ROW): 500.0}

@@ -63,6 +63,11 @@ class Sizes:
     backlog: int
     memory_jobs: int
     limited_jobs: int
+    steps: int
+    """Of one run of a workflow."""
+    steps_each: int
+    """Of each of many."""
+    sleeping: int
 
 
 QUICK = Sizes(
@@ -85,6 +90,9 @@ QUICK = Sizes(
     backlog=3_000,
     memory_jobs=20_000,
     limited_jobs=100,
+    steps=100,
+    steps_each=5,
+    sleeping=2_000,
 )
 SHORT = Sizes(
     rounds=3,
@@ -106,6 +114,9 @@ SHORT = Sizes(
     backlog=100_000,
     memory_jobs=100_000,
     limited_jobs=2_000,
+    steps=1_000,
+    steps_each=50,
+    sleeping=100_000,
 )
 FULL = Sizes(
     rounds=5,
@@ -127,6 +138,9 @@ FULL = Sizes(
     backlog=300_000,
     memory_jobs=1_000_000,
     limited_jobs=5_000,
+    steps=1_000,
+    steps_each=100,
+    sleeping=100_000,
 )
 
 

@@ -82,6 +82,24 @@ class Database(ABC):
     def load_schedules(self, text: str, count: int) -> None:
         """Insert this many schedules with one statement, which says which parameters it needs."""
 
+    def copy_run(self, job_id: str, count: int) -> None:
+        """Insert this many copies of a live run of a workflow, with what it has recorded."""
+        numbers, id_ = self._numbers(count)
+        for table, key in (("@jobs", "id"), ("@steps", "job_id")):
+            others = ", ".join(name for name in self._columns(table) if name != key)
+            self.run(
+                f"INSERT INTO {table} ({key}, {others}) SELECT {id_}, {others}"
+                f" FROM {table}, {numbers} WHERE {key} = '{job_id}'"
+            )
+
+    @abstractmethod
+    def _numbers(self, count: int) -> tuple[str, str]:
+        """A table of the numbers from 1, and the id with the number `i`."""
+
+    @abstractmethod
+    def _columns(self, table: str) -> list[str]:
+        """Those that can be written."""
+
     def make_due(self, count: int, tick_at: int) -> None:
         """Give the first schedules an undecided tick at that time."""
         last = f"{_ID}{count:012x}"
@@ -160,6 +178,12 @@ class SqliteDatabase(Database):
         """No ANALYZE: neither SQLite nor duly runs it automatically."""
         self.run("PRAGMA wal_checkpoint(TRUNCATE)")
 
+    def _numbers(self, count: int) -> tuple[str, str]:
+        return _sqlite_numbers(count), _sqlite_id()
+
+    def _columns(self, table: str) -> list[str]:
+        return [row[1] for row in self.run(f"PRAGMA table_info({table})")]
+
     def load_jobs(self, count: int, **columns: str) -> None:
         self.run(self._live(_sqlite_numbers(count), _sqlite_id(), columns))
 
@@ -195,6 +219,14 @@ class PostgresDatabase(Database):
     def tidy(self) -> None:
         self.run("VACUUM ANALYZE")
         self.run("CHECKPOINT")
+
+    def _numbers(self, count: int) -> tuple[str, str]:
+        return _postgres_numbers(count), _postgres_id()
+
+    def _columns(self, table: str) -> list[str]:
+        text = "SELECT attname FROM pg_attribute WHERE attnum > 0 AND attgenerated = ''"
+        rows = self.run(f"{text} AND NOT attisdropped AND attrelid = '{table}'::regclass")
+        return [row[0] for row in rows]
 
     def load_jobs(self, count: int, **columns: str) -> None:
         self.run(self._live(_postgres_numbers(count), _postgres_id(), columns))

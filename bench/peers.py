@@ -1,4 +1,7 @@
-"""The same rows for other queues, each from a throw-away environment that pip or npm fills."""
+"""The same rows for other queues and workflow engines.
+
+Each runs in a throw-away environment that pip or npm fills.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+from bench import workflows
 from bench.cases import ASYNC, PICKUP_RUN, SINGLE, SYNC, Sizes
 from bench.databases import Database, Fresh
 from bench.figures import Figure, Trial, one, say
@@ -37,6 +43,17 @@ class Peer:
     unfinished: str
     share: float = 1.0
     node: bool = False
+
+
+@dataclass(frozen=True)
+class FlowPeer:
+    """Another engine of durable workflows."""
+
+    name: str
+    packages: tuple[str, ...]
+    settings: tuple[tuple[str, str], ...]
+    """What it is called in flow_peer.py, and in the table."""
+    node = False
 
 
 # A share below one is for peers that would need minutes for as many jobs.
@@ -72,24 +89,37 @@ PEERS = (
     ),
     Peer("huey", "sqlite", ("huey",), SYNC, "threads", (1, 4), "SELECT count(*) FROM task", 0.4),
 )
+# All of them on PostgreSQL.
+FLOW_PEERS = (
+    FlowPeer(
+        "dbos",
+        ("dbos",),
+        (("dbos", "async, pool of 40"), ("dbos_threads", "threads, pool of 40")),
+    ),
+    FlowPeer("absurd-sdk", ("absurd-sdk", "absurdctl"), (("absurd", "async"),)),
+)
+AnyPeer = TypeVar("AnyPeer", Peer, FlowPeer)
 
 
 @contextmanager
-def installed(store: str) -> Iterator[list[tuple[Peer, Path]]]:
-    """The peers of a store that pip could install, each with its interpreter."""
+def installed(peers: Sequence[AnyPeer]) -> Iterator[list[tuple[AnyPeer, Path]]]:
+    """Those that pip or npm could install, each with its interpreter."""
     with tempfile.TemporaryDirectory(prefix="duly-bench-peers-") as folder:
-        found: list[tuple[Peer, Path]] = []
-        for peer in PEERS:
-            if peer.store == store:
-                try:
-                    found.append((peer, _install(peer, Path(folder, peer.name))))
-                except (subprocess.CalledProcessError, FileNotFoundError) as error:
-                    reason = getattr(error, "stderr", str(error))
-                    print(f"skipped: {peer.name} cannot be installed: {_last(reason)}")
+        found: list[tuple[AnyPeer, Path]] = []
+        for peer in peers:
+            try:
+                found.append((peer, _install(peer, Path(folder, peer.name))))
+            except (subprocess.CalledProcessError, FileNotFoundError) as error:
+                reason = getattr(error, "stderr", str(error))
+                print(f"skipped: {peer.name} cannot be installed: {_last(reason)}")
         yield found
 
 
-def _install(peer: Peer, folder: Path) -> Path:
+def of_store(store: str) -> list[Peer]:
+    return [peer for peer in PEERS if peer.store == store]
+
+
+def _install(peer: Peer | FlowPeer, folder: Path) -> Path:
     say(f"installing {peer.name}")
     if peer.node:
         npm = ["npm", "install", "--silent", "--prefix", str(folder), *peer.packages]
@@ -138,7 +168,40 @@ def peer_trials(
     return trials
 
 
-def _version(peer: Peer, python: Path) -> str:
+def flow_peer_trials(
+    store: str, fresh: Fresh, sizes: Sizes, peers: Sequence[tuple[FlowPeer, Path]]
+) -> dict[str, list[Trial]]:
+    """The same for engines of workflows: one measurement gives both figures."""
+    trials: list[Trial] = []
+    for peer, python in peers:
+        name = f"{peer.name} {_version(peer, python)}"
+        for engine, setting in peer.settings:
+            figures = [
+                Figure(store, row, name, setting, "steps/s")
+                for row in (workflows.ONE, workflows.MANY)
+            ]
+            measure = partial(_flow_rates, fresh, python, engine, sizes)
+            trials.append(Trial(figures, measure, optional=True))
+    return {workflows.MANY: trials}
+
+
+def _flow_rates(fresh: Fresh, python: Path, engine: str, sizes: Sizes) -> Sequence[float]:
+    # Enough for a rate; they are several times slower.
+    numbers = (sizes.steps // 2, workflows.RUNS, max(1, sizes.steps_each // 4))
+    command = [str(python), "-c", "from bench.flow_peer import main; main()", engine]
+    with fresh() as database:
+        done = subprocess.run(
+            [*command, database.url, *map(str, numbers)],
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE,
+            check=True,
+        )
+    return [float(word) for word in done.stdout.split()[-2:]]
+
+
+def _version(peer: Peer | FlowPeer, python: Path) -> str:
     if peer.node:
         package = json.loads((python / peer.name / "package.json").read_text())
         return str(package["version"])

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 
 from bench.app import new_jobs
 from bench.databases import Fresh
@@ -39,23 +38,16 @@ def _memory(fresh: Fresh, jobs: int) -> Sequence[float]:
     """When idle, and how much is added after the first tenth of the jobs has run."""
     with fresh() as database, database.app() as measured, worker(database) as running:
         time.sleep(1)
-        idle = _resident(running.pid)
+        idle = running.memory()
         warm = 0.0
         for done in range(PAGE, jobs + 1, PAGE):
             measured.app.store.enqueue(new_jobs(measured.app, measured.async_noop, PAGE))
             measured.app.store.ring()
             running.marks.wait_for(done, PATIENCE)
             if done <= max(PAGE, jobs // 10):
-                warm = _resident(running.pid)
+                warm = running.memory()
         database.wait_until_finished()
-        return idle, _resident(running.pid) - warm
-
-
-def _resident(pid: int) -> float:
-    """How many megabytes of a process are in memory."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    (kilobytes,) = (line.split()[1] for line in lines if line.startswith("VmRSS:"))
-    return int(kilobytes) / 1024
+        return idle, running.memory() - warm
 
 
 def start_trials() -> Iterator[list[Trial]]:

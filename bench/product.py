@@ -101,6 +101,12 @@ class Worker:
         user, system = stat.rpartition(")")[2].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
+    def memory(self) -> float:
+        """How many megabytes of it are in memory."""
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        (kilobytes,) = (line.split()[1] for line in lines if line.startswith("VmRSS:"))
+        return int(kilobytes) / 1024
+
 
 @contextmanager
 def worker(database: Database, concurrency: int = DEFAULT_CONCURRENCY) -> Iterator[Worker]:
@@ -121,10 +127,11 @@ def worker(database: Database, concurrency: int = DEFAULT_CONCURRENCY) -> Iterat
 
 @dataclass(frozen=True)
 class Run:
-    """Jobs per second, and microseconds of the worker's processor time for each."""
+    """Jobs per second, microseconds of the worker's processor time for each, and its megabytes."""
 
     rate: float
     cpu: float
+    memory: float
 
 
 def end_to_end(
@@ -149,7 +156,8 @@ def end_to_end(
         running.marks.wait_for(warm_up + count, PATIENCE)
         database.wait_until_finished()
         seconds = time.monotonic() - began
-        return Run(count / seconds, (running.cpu_seconds() - used) / count * 1e6)
+        cpu = (running.cpu_seconds() - used) / count * 1e6
+        return Run(count / seconds, cpu, running.memory())
 
 
 def pickup(database: Database, samples: int) -> list[float]:

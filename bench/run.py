@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench import cases, claims, crowd, limited, machine, peers, process, report, server
+from bench import cases, claims, crowd, limited, machine, peers, process, report, server, workflows
 from bench.bars import bars
 from bench.cases import Sizes
 from bench.cron import cron_trials
@@ -44,10 +44,13 @@ TRIALS: dict[str, Callable[[str, Fresh, Sizes], Iterator[list[Trial]]]] = {
     "limited": lambda store, fresh, sizes: limited.limited_trials(
         store, fresh, sizes.limited_jobs, sizes.pings
     ),
+    "workflows": workflows.workflow_trials,
     "memory": lambda store, fresh, sizes: process.memory_trials(store, fresh, sizes.memory_jobs),
 }
 ANY_STORE = ("cron", "start", "server")
 PARTS = (*TRIALS, "schedules", "growth", *ANY_STORE)
+QUEUES = {"enqueue", "e2e", "latency"}
+"""Parts in which other queues are measured too."""
 DASHBOARD = "dashboard"
 """A part that is only measured on request: its database takes minutes to fill."""
 NAMES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
@@ -95,8 +98,13 @@ def measure(store: str, fresh: Fresh, options: argparse.Namespace) -> list[Figur
     """Every part but growth, row by row. The systems measured in a row take turns."""
     figures: list[Figure] = []
     with ExitStack() as stack:
-        found = stack.enter_context(peers.installed(store)) if options.peers else []
-        others = peers.peer_trials(NAMES[store], fresh, options.sizes, found)
+        others: dict[str, list[Trial]] = {}
+        if options.peers and QUEUES & set(options.only):
+            found = stack.enter_context(peers.installed(peers.of_store(store)))
+            others |= peers.peer_trials(NAMES[store], fresh, options.sizes, found)
+        if options.peers and "workflows" in options.only and store == "postgres":
+            engines = stack.enter_context(peers.installed(peers.FLOW_PEERS))
+            others |= peers.flow_peer_trials(NAMES[store], fresh, options.sizes, engines)
         for part, trials in TRIALS.items():
             if part in options.only:
                 for row in trials(NAMES[store], fresh, options.sizes):

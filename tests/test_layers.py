@@ -19,7 +19,7 @@ LEVELS = [
     {"runtime"},
     {"functions"},
     {"core"},
-    {"calls"},
+    {"calls", "workflows"},
     {"endpoints"},
     {"schedules"},
     {"calendars", "gateway", "webhooks"},

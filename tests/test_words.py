@@ -17,19 +17,20 @@ GLOSSARY = ROOT / "docs" / "glossary.md"
 ENTRY = re.compile(r"^- \*\*(?P<noun>[^*]+)\*\*: (?P<meaning>.+(?:\n  .+)*)", re.MULTILINE)
 
 NOUNS = """
-    action, actor, alert, API token, app, attempt, audit entry, backfill, batch, body, bridge,
-    budget, bulk change, calendar, call, catch-up, claim, clock, condition, context, cost, cron
-    (of a gateway), dead letter, debounce, decision, declared calendar, declared function,
-    declared schedule, delivery, dispatch, dispatch request, doctor, endpoint, engine, entity,
-    expectation, expiry, feed, fire time, function, gateway, give-back, guard, handle,
-    heartbeat, hold, hook, idempotency key, inbox event, janitor, job, kill switch, ledger,
-    limit key, mutation, operator, orphan, outcome (of an attempt), overlap, owner, parent,
-    parked schedule, preview, principal, priority, progress, published function, queue, redacted
-    argument, rescue, retention, retry, rotation, run, schedule, schedule index, scope, secret
-    reference, server, session, set, settlement, shift, signal, slot (of a limit), slot (of a
-    schedule), slot (of a worker), source, status, store, supervisor, target, tick, ticker,
-    token (of an attempt), trigger, unique key, verb, waiting line, webhook, worker, worker
-    lifespan, wrapper
+    action, actor, alert, API token, app, approval, attempt, audit entry, backfill, batch, body,
+    bridge, branch, budget, build, bulk change, calendar, call, catch-up, claim, clock,
+    condition, context, cost, cron (of a gateway), dead letter, debounce, decision, declared
+    calendar, declared function, declared schedule, delivery, dispatch, dispatch request,
+    doctor, endpoint, engine, entity, event (of a workflow), expectation, expiry, feed, fire
+    time, function, gateway, give-back, guard, handle, heartbeat, hold, hook, idempotency key,
+    inbox event, janitor, job, kill switch, ledger, limit key, mutation, operator, orphan,
+    outcome (of an attempt), overlap, owner, parent, parked schedule, preview, principal,
+    priority, progress, published function, queue, redacted argument, record, rescue, retention,
+    retry, rotation, run (of a schedule), run (of a workflow), schedule, schedule index, scope,
+    secret reference, server, session, set, settlement, shift, signal, slot (of a limit), slot
+    (of a schedule), slot (of a worker), source, status, step, store, supervisor, target, tick,
+    ticker, token (of an attempt), trigger, unique key, verb, waiting line, webhook, worker,
+    worker lifespan, workflow, wrapper
 """
 
 # Participles and pronouns that stood for nouns. The second half are constants without a noun.

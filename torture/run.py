@@ -37,6 +37,7 @@ from torture.measures import (
     simulated,
     strained,
     upgrade,
+    workflows,
 )
 from torture.measures.base import STORES, Measure, Share, say
 from torture.table import (
@@ -55,8 +56,9 @@ UNITS = {"s": 1, "m": 60, "h": 3_600}
 # Shares of the total time; measures that are limited by their work need no more than this. Faults
 # under load get the most: closer together they would leave no time to work.
 MEASURES: dict[str, tuple[float, Measure]] = {
-    "load": (0.46, load.run),
-    "points": (0.17, points.run),
+    "load": (0.4, load.run),
+    "workflows": (0.03, workflows.run),
+    "points": (0.2, points.run),
     "glitches": (0.03, glitches.run),
     "simulated": (0.08, simulated.run),
     "mutants": (0.04, simulated.run_mutants),

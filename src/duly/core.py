@@ -20,6 +20,7 @@ import msgspec
 
 from duly.clock import Clock, os_monotonic
 from duly.errors import InvalidOption, StoreError, StoreUnavailable
+from duly.functions.build import build_of
 from duly.functions.function import Function
 from duly.functions.known_functions import KnownFunctions
 from duly.functions.new_job import IDEMPOTENCY_MS
@@ -29,6 +30,7 @@ from duly.model.audit import NewAuditEntry
 from duly.model.endpoint import Dispatch
 from duly.model.job import JobFilter, JobRecord, NewJob, newest_first
 from duly.model.schedule import FLOOR_MS, ScheduleRecord
+from duly.model.workflow import NewEvent, SentEvent
 from duly.runtime.counts import FLUSH_SECONDS, Counts
 from duly.runtime.demand import POLL_SECONDS
 from duly.runtime.feed import Feed
@@ -36,6 +38,7 @@ from duly.runtime.hooks import HookCalls
 from duly.runtime.janitor import RetentionOptions
 from duly.runtime.lifespan import Lifespan
 from duly.runtime.outbound import Client
+from duly.runtime.records import Records
 from duly.runtime.service import Service
 from duly.runtime.signals import SIGNAL_SECONDS
 from duly.runtime.threads import Outcome, Threads, outcomes_of
@@ -67,6 +70,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     signal_seconds: float = SIGNAL_SECONDS
     worker_lifespan: Callable[[], object] | None = None
     """Makes the context manager that each worker process enters."""
+    build: str | None = None
+    """Identifies the code; a hash of it if it is not given."""
     transactions: int | None = None
     """How many transactions of async code may be open at the same time."""
 
@@ -98,6 +103,10 @@ class Core(ABC):
         self.lifespan = Lifespan(settings.worker_lifespan)
         self.checks_results = CHECK_RESULTS in os.environ
         """Whether to warn of results that do not match their annotation; not in production."""
+        self.paranoid = False
+        """Whether workflows end after each operation and compare arguments; in tests."""
+        self._build: tuple[int, str] | None = None
+        self.records = Records(self.ready)
         self.watchers = Watchers(self.ready)
         self.feed = Feed(self.ready, self.now)
         self.lock = threading.RLock()
@@ -117,6 +126,16 @@ class Core(ABC):
     @abstractmethod
     def signal(self, schedule: ScheduleRecord) -> Any:
         """What the user's signal hook returns for a schedule; None if there is no hook."""
+
+    @property
+    def build(self) -> str:
+        """Identifies the code of the app's functions."""
+        if self.settings.build is not None:
+            return self.settings.build
+        revision = self.functions.revision
+        if self._build is None or self._build[0] != revision:
+            self._build = revision, build_of(self.functions.registered.values())
+        return self._build[1]
 
     @property
     def signal_seconds(self) -> float:
@@ -292,6 +311,15 @@ class Core(ABC):
             self.tell_bodies()
         return won
 
+    def send(
+        self, event: NewEvent, audit_entry: NewAuditEntry | None = None
+    ) -> tuple[SentEvent, bool]:
+        """Send an event to a workflow; returns it, and whether it is new."""
+        refuse_inside_mutation("send")
+        sent = self.ready().send_event(event, self.now(), audit_entry)
+        self.wake()
+        return sent
+
     def tell_bodies(self) -> None:
         """Jobs were canceled: bodies here learn of it now, elsewhere with the next heartbeat."""
         service = self._service_here()
@@ -338,6 +366,7 @@ def _after_fork() -> None:
         core.lock = threading.RLock()
         core.counts.forget()
         core.hook_calls.forget()
+        core.records.forget()
 
 
 if sys.platform != "win32":

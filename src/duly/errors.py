@@ -49,6 +49,17 @@ DulyError
 │   ├── UseTx                       the app was used inside a mutation; use `tx`
 │   ├── WouldWaitForItself          waiting for a job that cannot start before you return
 │   └── CannotCancelSelf            a mutation tried to cancel its own job
+├── WorkflowError
+│   ├── StepFailed                  a step of a workflow failed; has kind, message, was()
+│   ├── WaitTimeout (TimeoutError)  what a workflow waited for did not happen in time
+│   ├── Fail                        raised by a workflow: fail the run
+│   ├── UseCtx                      the app was used in a workflow's own code; use `ctx`
+│   ├── WorkflowTooLong             a run has recorded as much as it may
+│   ├── NotAWorkflow                the job is not a run of a workflow
+│   ├── WorkflowEnded               the run has ended, so it reads no more events
+│   ├── TooManyEvents               the run has too many events that it has not read
+│   ├── ApprovalClosed              the run does not wait for that approval
+│   └── SelfApproval                the actor who started a run may not approve it
 ├── JobError                        what `job.result()` raises
 │   ├── JobFailed                   the job failed; has kind, message, traceback
 │   ├── JobCanceled                 the job was canceled; says by whom
@@ -86,7 +97,7 @@ import math
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from duly.nearest import did_you_mean
+from duly.nearest import did_you_mean, or_nearest
 
 
 class DulyError(Exception):
@@ -543,6 +554,101 @@ class CannotCancelSelf(TransactionError):
 
     def __init__(self) -> None:
         super().__init__("a mutation cannot cancel itself; raise an exception instead")
+
+
+# Workflows ---------------------------------------------------------------------------------------
+
+
+class WorkflowError(DulyError):
+    """Something in or about a workflow."""
+
+
+class StepFailed(WorkflowError):
+    """A step failed permanently. The same when the workflow runs again from its records."""
+
+    def __init__(self, name: str, kind: str | None, message: str) -> None:
+        self.name = name
+        self.kind = kind
+        """user, timeout, worker_lost, crash_loop, unstorable_result, canceled or expired."""
+        self.message = message
+        super().__init__(f"step {name} failed: {message}")
+
+    def was(self, error: type[BaseException]) -> bool:
+        """Whether the step raised an exception of this class, by name."""
+        return self.message.partition(":")[0] == error.__name__
+
+
+class WaitTimeout(WorkflowError, TimeoutError):
+    """What a workflow waited for did not happen in time."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"timed out while waiting for {what}")
+
+
+class Fail(WorkflowError):
+    """Raise it in a workflow to fail the run."""
+
+
+class UseCtx(WorkflowError):
+    """The app was used in a workflow's own code, which runs again at each wake."""
+
+    @classmethod
+    def instead_of(cls, verb: str) -> UseCtx:
+        instead = "call it in a step: ctx.step(function, …)"
+        if verb in ("run", "cancel", "send"):
+            instead = f"use ctx.{verb}, or {instead}"
+        if verb == "result":
+            instead = "use ctx.wait(job)"
+        return cls(
+            f"{verb} in a workflow's own code would happen again each time it continues; {instead}"
+        )
+
+
+class WorkflowTooLong(WorkflowError):
+    """A run has recorded as much as it may."""
+
+
+class NotAWorkflow(WorkflowError):
+    """The job is not a run of a workflow."""
+
+    def __init__(self, job_id: str, function: str) -> None:
+        super().__init__(f"job {job_id} runs {function}, which is not a workflow")
+
+
+class WorkflowEnded(WorkflowError):
+    """The run has ended, so nothing reads the event."""
+
+    def __init__(self, job_id: str, state: str) -> None:
+        self.job_id = job_id
+        self.state = state
+        super().__init__(f"workflow {job_id} has {state}; it reads no more events")
+
+
+class TooManyEvents(WorkflowError):
+    """The run has too many events that it has not read."""
+
+    def __init__(self, job_id: str, limit: int) -> None:
+        super().__init__(
+            f"workflow {job_id} has {limit:,} unread events; wait until it has read some"
+        )
+
+
+class ApprovalClosed(WorkflowError):
+    """The run does not wait for that approval."""
+
+    def __init__(self, job_id: str, name: str, reason: str, others: Iterable[str] = ()) -> None:
+        hint = or_nearest(name, others)
+        super().__init__(f"approval {name!r} of workflow {job_id} is not open: {reason}{hint}")
+
+
+class SelfApproval(WorkflowError):
+    """The actor who started the run may not answer this approval."""
+
+    def __init__(self, job_id: str, name: str, by: str) -> None:
+        super().__init__(
+            f"{by} started workflow {job_id} and may not answer its approval {name!r}; "
+            "another person has to"
+        )
 
 
 # Results -----------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import threading
+import uuid
 from random import Random
 
 # Twice as fast as an f-string, which formats each part separately.
@@ -72,6 +73,11 @@ def new_ids(now_ms: int, n: int) -> list[str]:
     """`n` new ids in ascending order."""
     first = _source.take(now_ms, n)
     return [_format(stamp, _source.bits(62)) for stamp in range(first, first + n)]
+
+
+def derived_id(of: str, name: str) -> str:
+    """The id of something that belongs to another: always the same for the same name."""
+    return str(uuid.uuid5(uuid.UUID(of), name))
 
 
 def go_past(known: str) -> None:

@@ -23,3 +23,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """A question that suggests the nearest known name, or None."""
     near = nearest(name, known)
     return None if near is None else f"did you mean {near!r}?"
+
+
+def or_nearest(name: str, known: Iterable[str]) -> str:
+    """The same question as the end of a message, or nothing."""
+    question = did_you_mean(name, known)
+    return "" if question is None else f"; {question}"

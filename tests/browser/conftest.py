@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from duly import Ctx, Duly, Retry
+from duly import Ctx, Duly, Retry, WorkflowCtx
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -67,6 +67,10 @@ def add_functions(app: Duly) -> None:
     @app.action
     def fails(ctx: Ctx, text: str = HOSTILE) -> None:
         raise ValueError(text)
+
+    @app.workflow
+    def parcel(ctx: WorkflowCtx) -> list[Any]:
+        return [ctx.step(greet), ctx.wait_for("packed"), ctx.approval("Ship it?").choice]
 
     @app.action(retry=Retry(attempts=5, delay=1000))
     def stubborn(ctx: Ctx) -> None:

@@ -6,6 +6,8 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from duly import Duly
 from tests.browser.test_views import until
 
@@ -73,6 +75,24 @@ def test_a_job_is_followed_to_its_end(page: Page, shop: Duly) -> None:
     soon.cancel()
     page.wait_for_selector("h1 .s-canceled")
     job.cancel()
+
+
+@pytest.mark.spec("N94")
+def test_a_run_is_answered_in_place(page: Page, shop: Duly) -> None:
+    run = shop.run(shop.function("parcel"))
+    page.goto(f"/jobs/{run.id}")
+    live(page)
+    page.wait_for_selector("#waits :text('event packed')")
+    page.wait_for_selector("#steps .s-succeeded")
+    page.fill("#send-packed textarea", '{"id": 1}')
+    for _ in range(2):  # It is fetched again each second.
+        page.wait_for_event("response", lambda response: response.url.endswith(run.id))
+    assert page.input_value("#send-packed textarea") == '{"id": 1}', "updates leave it alone"
+    page.click("text=Send packed")
+    page.wait_for_selector("#waits :text('Ship it?')")
+    page.click("text=Reject")
+    page.wait_for_selector("h1 .s-succeeded")
+    assert run.result() == ["hello, ann", {"id": 1}, "reject"]
 
 
 def test_ten_tabs_share_one_stream(context: BrowserContext, shop: Duly) -> None:

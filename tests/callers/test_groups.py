@@ -375,7 +375,7 @@ def test_what_cannot_be_declared_is_refused(app: Duly):
         with pytest.raises(InvalidFunction):
             app.declare(wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match="kind"):
-        app.declare(kind="workflow")
+        app.declare(kind="query")
 
 
 def test_many_calls_of_a_declared_function_ask_for_it_once(

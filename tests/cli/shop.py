@@ -8,8 +8,9 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from duly import AttemptInfo, Ctx, Duly, Tx
+from duly import AttemptInfo, Ctx, Duly, Tx, WorkflowCtx
 from tests.torture.kill.trace import Trace
 
 PATIENCE = 60.0
@@ -57,6 +58,17 @@ def make(url: str | None, folder: Path) -> Duly:
     @app.action
     def fail(ctx: Ctx, text: str) -> None:
         raise ValueError("always")
+
+    @app.workflow
+    def checkout(ctx: WorkflowCtx, order: str) -> list[Any]:
+        note = ctx.step(touch, order)
+        packed = ctx.wait_for("packed", timeout=86_400)
+        decision = ctx.approval("Release it?", to="ann", options=("yes", "later", "no"))
+        return [note, packed, decision.choice, decision.data, decision.by]
+
+    @app.workflow
+    def typo(ctx: WorkflowCtx) -> None:
+        raise KeyError("adress")
 
     @app.action
     def run_command(ctx: Ctx, command: str) -> str:

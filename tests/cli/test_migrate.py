@@ -33,6 +33,7 @@ STEPS = (
     "0011_threads",
     "0012_batches",
     "0013_declared_calendars",
+    "0014_workflows",
 )
 
 

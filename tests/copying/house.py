@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from duly import Ctx, Duly, Job, Limit, ManualClock, Retry, Tx, Unique
+from duly import Ctx, Duly, Job, Limit, ManualClock, Retry, Tx, Unique, WorkflowCtx
 from duly.functions.new_job import new_job
 from duly.ids import new_id
 from duly.model.access import RequestClaim
@@ -70,6 +70,12 @@ def _register(house: House) -> None:
         ctx.call(note, text)
         return text
 
+    @app.workflow
+    def order(ctx: WorkflowCtx) -> str | None:
+        first = ctx.step(note, "step")
+        child = ctx.wait(ctx.run(note.using(queue="mail"), "child"))
+        return f"{first} {child} {ctx.wait_for('packed')}"
+
     @app.action
     def fail(ctx: Ctx) -> None:
         raise ValueError("always")
@@ -115,6 +121,8 @@ def fill(house: House) -> None:
     house.jobs["limited"] = app.run(call("limited"), "first")
     canceled = house.jobs["canceled"] = app.run_after(3600, call("note"), "never")
     canceled.cancel()
+    app.queues.pause("mail", note="moving")
+    house.jobs["order"] = app.run(call("order"))
     clock.advance(300)
     house.tick()
     house.work()
@@ -128,7 +136,7 @@ def fill(house: House) -> None:
     app.batch([call("note").bind(f"member {n}") for n in range(3)], on_complete=call("all_done"))
     send(app, delivery="d-1")
     app.queues.limit("reports", 2)
-    app.queues.pause("mail", note="moving")
+    app.send(house.jobs["order"], "packed", 5, once="k")
     house.jobs["paused"] = app.run(call("note").using(queue="mail"), "mail")
     house.secret = app.tokens.create("ci", ["read"]).secret
     app.endpoints.create("shop", "https://shop.example/hook", secret="env:SHOP")

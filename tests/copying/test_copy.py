@@ -151,9 +151,18 @@ def test_what_was_begun_goes_on_there(house, moved, clock):
     clock.advance(3600)
     moved.work()
     left = {name for name, job in there.items() if not job.state.is_terminal}
-    assert left == {"paused"}
+    assert left == {"order", "paused"}
     assert {"debounced", "unique", "second"} <= set(moved.db.notes())
     assert len(set(moved.db.notes())) == len(moved.db.notes()) - 1
+
+
+@pytest.mark.spec("N17")
+def test_a_run_of_a_workflow_goes_on_there(house, moved):
+    moved.app.queues.resume("mail")
+    moved.work()
+    assert moved.app.job(house.jobs["order"].id).result() == "step child 5"
+    assert moved.db.scalar("SELECT count(*) FROM notes WHERE text = 'step'") == 0
+    moved.app.send(house.jobs["order"].id, "packed", 6, once="k")
 
 
 @pytest.mark.spec("N17")

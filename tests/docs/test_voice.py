@@ -8,6 +8,8 @@ from tools import voice
 
 # Wording that a rule rejects and that is right where it stands: file, a part of the text, reason.
 ALLOWED: dict[tuple[str, str], str] = {
+    ("src/duly/store/jobs/finish.py", "begun"): "a parameter and a column of SQL",
+    ("src/duly/store/jobs/listing.py", "begun"): "a parameter of SQL",
     ("docs/voice.md", "also when"): "quoted as what not to write",
     ("docs/voice.md", "for ever"): "quoted as what not to write",
     ("docs/voice.md", "else"): "quoted as what not to write",

@@ -112,3 +112,18 @@ def test_the_tests_of_the_asyncpg_application_pass(postgres_server: str):
     with fresh_database(postgres_server) as url:
         pytest_ = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
         assert "4 passed" in run(EXAMPLES / "fastapi_async", *pytest_, DULY_TEST_URL=url)
+
+
+def test_the_tests_of_the_order_workflow_pass_on_both_stores(postgres_server: str):
+    folder, pytest_ = EXAMPLES / "order_workflow", ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+    assert "6 passed" in run(folder, *pytest_)
+    with fresh_database(postgres_server) as url:
+        assert "6 passed" in run(folder, *pytest_, DULY_TEST_URL=url)
+
+
+def test_the_order_workflow_runs_in_a_process(tmp_path: Path):
+    script = str(shutil.copy(EXAMPLES / "order_workflow/shop.py", tmp_path))
+    assert run(tmp_path, script).splitlines()[1:] == [
+        "to ada@example.org: Your lamp is on its way: Z9",
+        "done: Z9",
+    ]

@@ -65,9 +65,9 @@ def writes(app: Duly, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     report = app.store.report
 
-    def counted(progress: Any, lines: Any) -> None:
+    def counted(progress: Any, lines: Any, workflows: Any) -> None:
         sizes.append(len(progress))
-        report(progress, lines)
+        report(progress, lines, workflows)
 
     monkeypatch.setattr(app.store, "report", counted)
     return sizes
@@ -462,9 +462,9 @@ def test_the_end_of_a_job_waits_for_a_write_that_is_under_way(
     gate = Gate()
     report = app.store.report
 
-    def slow(progress: Any, lines: Any) -> None:
+    def slow(progress: Any, lines: Any, workflows: Any) -> None:
         gate.pass_through()
-        report(progress, lines)
+        report(progress, lines, workflows)
 
     @app.action
     def work(ctx: Ctx) -> None:

@@ -12,8 +12,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from duly import Ctx, Duly, Tx
+from duly import Ctx, Duly, Tx, WorkflowCtx
 from duly.server import make_asgi
+from duly.testing import drain
 
 STREAMS = {"/api/v1/events"}
 CHECKS = [
@@ -34,7 +35,14 @@ def furnish(app: Duly) -> dict[str, str]:
     @app.mutation
     def note(tx: Tx, text: str) -> None: ...
 
+    @app.workflow
+    def ship(ctx: WorkflowCtx) -> None:
+        ctx.step(greet, "ann")
+        ctx.gather(ctx.event("packed"), ctx.branch(WorkflowCtx.approval, "Ship it?"))
+
     app.functions.publish()
+    run = app.run(ship)
+    drain(app)
     schedule = app.schedules.create("hourly", greet.bind("ann"), every=3600)
     app.calendars.create("closed", "skip_dates", dates=["2026-12-24"])
     return {
@@ -43,6 +51,8 @@ def furnish(app: Duly) -> dict[str, str]:
         "calendar": "closed",
         "token_id": app.tokens.create("one", ["read"]).token.id,
         "name": "greet",
+        "run_id": run.id,
+        "step": "greet",
     }
 
 

@@ -1,4 +1,4 @@
-"""`python -m tests.simulator --seed 123 --verbose`, `--seeds 0-999`, `--glitches`, `--mutants`."""
+"""`python -m tests.simulator --seed 123 --verbose`, `--seeds 0-999`, `--workflows`, `--mutants`."""
 
 # ruff: noqa: T201
 from __future__ import annotations
@@ -13,6 +13,8 @@ from tests.simulator.glitches import simulate_glitches
 from tests.simulator.mutants import MUTANTS
 from tests.simulator.tick_mutants import TICK_MUTANTS
 from tests.simulator.timetables import simulate_schedules
+from tests.simulator.workflow_mutants import WORKFLOW_MUTANTS
+from tests.simulator.workflows import simulate_workflows
 from tests.simulator.world import STEPS, simulate
 
 
@@ -24,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--schedules", action="store_true", help="worlds with schedules")
     kinds.add_argument("--glitches", action="store_true", help="worlds with wrong clocks")
+    kinds.add_argument("--workflows", action="store_true", help="worlds with workflows")
     parser.add_argument("--mutants", action="store_true", help="who convicts which mutant")
     parser.add_argument("--verbose", action="store_true", help="print every step")
     options = parser.parse_args(arguments)
@@ -33,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seeds = range(first, last + 1) if options.seed is None else [options.seed]
     play = simulate_glitches if options.glitches else simulate
     play = simulate_schedules if options.schedules else play
+    play = simulate_workflows if options.workflows else play
     world = " --glitches" * options.glitches + " --schedules" * options.schedules
+    world += " --workflows" * options.workflows
     began = time.monotonic()
     for seed in seeds:
         report = play(seed, options.steps)
@@ -51,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def show_mutants() -> int:
     survivors = 0
-    for mutant in MUTANTS + TICK_MUTANTS + CLOCK_MUTANTS:
+    for mutant in MUTANTS + TICK_MUTANTS + CLOCK_MUTANTS + WORKFLOW_MUTANTS:
         verdict = mutant.convict()
         survivors += verdict is None
         words = f"{verdict.where}, {verdict.violation.invariant}" if verdict else "SURVIVES"

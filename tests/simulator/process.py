@@ -37,9 +37,13 @@ SIGNATURES: dict[str, Signature] = {}
 class Process:
     """An app, its store and perhaps a worker, from start to death."""
 
-    def __init__(self, world: World, name: str, *, knows_rare: bool = True) -> None:
+    def __init__(
+        self, world: World, name: str, *, knows_rare: bool = True, build: str | None = None
+    ) -> None:
         self.world = world
         self.name = name
+        self.build = build
+        """Which code it has, in worlds with more than one."""
         self.faults = Faults()
         self.stack: list[str] = []
         self.worker_ids: set[str] = set()
@@ -49,7 +53,9 @@ class Process:
         """Whether a worker has stopped here without some of its bodies."""
         self.clock = world.clock_of(self)
         floor = timedelta(seconds=1)
-        self.app = Duly(f"sqlite:///{world.path}", clock=self.clock, min_interval=floor)
+        self.app = Duly(
+            f"sqlite:///{world.path}", clock=self.clock, min_interval=floor, build=build
+        )
         self.store = SimStore(self)
         self.app.core.store = self.store
         self.worker: SimWorker | None = None
@@ -59,7 +65,7 @@ class Process:
         # Reading annotations takes longer than most of what happens here.
         for name, builtin in self.app.core.functions.builtins.items():
             builtin.signature = SIGNATURES.setdefault(name, builtin.signature)
-        known = functions.app.functions
+        known = world.functions
         self.app.core.functions.registered |= {
             n: f for n, f in known.items() if knows_rare or n != "rare"
         }
@@ -79,6 +85,7 @@ class Process:
             exhausted_retention=timedelta(milliseconds=EXHAUSTED_MS),
             alone_runs=self.world.alone_runs,
             functions=lambda: worker.functions,
+            build=None if self.build is None else lambda: self.app.core.build,
         )
         worker.start()
         self.worker = worker
@@ -105,7 +112,7 @@ class Process:
 
     @property
     def knows_all(self) -> bool:
-        return "rare" in self.app.functions
+        return self.world.knows_all(self)
 
     @property
     def is_working(self) -> bool:

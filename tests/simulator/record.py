@@ -17,11 +17,12 @@ from pathlib import Path
 from tests.simulator.clock_mutants import CLOCK_MUTANTS
 from tests.simulator.mutants import MUTANTS, Mutant
 from tests.simulator.tick_mutants import TICK_MUTANTS
+from tests.simulator.workflow_mutants import WORKFLOW_MUTANTS
 
 
 def main(words: Sequence[str]) -> int:
     survivors = 0
-    for mutant in MUTANTS + TICK_MUTANTS + CLOCK_MUTANTS:
+    for mutant in MUTANTS + TICK_MUTANTS + CLOCK_MUTANTS + WORKFLOW_MUTANTS:
         if words and not any(word in mutant.name for word in words):
             continue
         verdict = mutant.convict()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
+from duly.model.job import Kind
 from duly.runtime.execute import Attempt, MutationRunner, run_action
 from duly.runtime.teams import AsyncTeam, Ended, MutationTeam, ThreadTeam
 from duly.runtime.worker import Worker
@@ -66,6 +67,18 @@ class SimTask:
         return True
 
 
+class SimRun(SimTask):
+    """An async workflow, which runs in one go on an event loop of its own."""
+
+    def resume(self) -> bool:
+        loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(self.coroutine)
+        finally:
+            loop.close()
+        return False
+
+
 class SimAsync(AsyncTeam):
     """Async actions, each resumed from pause to pause."""
 
@@ -74,7 +87,9 @@ class SimAsync(AsyncTeam):
         self.tasks: list[SimTask] = []
 
     def start_many(self, attempts: Sequence[Attempt]) -> None:
-        self.tasks += [SimTask(attempt, self._run(attempt)) for attempt in attempts]
+        for attempt in attempts:
+            kind = SimRun if attempt.claim.kind == Kind.WORKFLOW else SimTask
+            self.tasks.append(kind(attempt, self._run(attempt)))
 
     def resume(self, task: SimTask) -> None:
         if not task.resume() and task in self.tasks:

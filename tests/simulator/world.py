@@ -9,7 +9,7 @@ import random
 import sqlite3
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +19,12 @@ from unittest import mock
 from duly import ManualClock, fault, ids
 from duly.clock import SystemClock
 from duly.functions import known_functions, redaction
+from duly.functions.function import Function
 from duly.runtime import threads
 from duly.runtime.alone import AloneRuns
 from duly.store import migrate
 from duly.store.sqlite import SqliteStore
-from tests.simulator import almanac
+from tests.simulator import almanac, functions, records
 from tests.simulator.almanac import Almanac
 from tests.simulator.faults import Faults, SimConnection, SimulatedCrash
 from tests.simulator.functions import acting
@@ -48,6 +49,10 @@ GAPS = frozenset(
         "mutation.committed",
         "rescue.committed",
         "ticker.committed",
+        "workflow.step_starting",
+        "workflow.step_committed",
+        "workflow.step_returned",
+        "workflow.recorded",
     }
 )
 
@@ -132,6 +137,7 @@ class World:
     """Everything one seed decides about."""
 
     steps: Sequence[Step] = JOB_STEPS
+    functions: Mapping[str, Function[..., Any]] = functions.app.functions
     almanac: Almanac | None
     drain_rounds = 200
     page = 100
@@ -144,7 +150,7 @@ class World:
         self.latest_said = 0
         self.path = folder / "duly.db"
         self.path.write_bytes(template())
-        self.ledger = Ledger(self.path, self.latest_ever, self.clock.monotonic, self.clocks_agree)
+        self.ledger = self.new_ledger()
         if self.settings.limited_queue:
             self.ledger.limit_queue(NARROW, 1)
         self.almanac = self.new_almanac()
@@ -168,6 +174,13 @@ class World:
 
     def clock_of(self, process: Process) -> SystemClock:
         return RecordedClock(self)
+
+    def new_ledger(self) -> Ledger:
+        return Ledger(self.path, self.latest_ever, self.clock.monotonic, self.clocks_agree)
+
+    def knows_all(self, process: Process) -> bool:
+        """Whether it can run every job."""
+        return "rare" in process.app.functions
 
     def new_almanac(self) -> Almanac | None:
         """What schedules owe, in worlds that have some."""
@@ -425,7 +438,7 @@ def _template(checksums: tuple[str, ...]) -> bytes:
         store.migrate(0)
         store.close()
         db = sqlite3.connect(path, isolation_level=None)
-        db.executescript(SCHEMA + almanac.SCHEMA)
+        db.executescript(SCHEMA + almanac.SCHEMA + records.SCHEMA)
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         db.close()
         return path.read_bytes()

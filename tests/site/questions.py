@@ -41,12 +41,16 @@ QUESTIONS = [
         "how-to/debugging",
         "see-why-a-job-does-not-start",
     ),
+    Question("How do I fan out and in?", "fan-out/fan-in", "how-to/fan-out"),
+    Question("How do I pass a result to the next job?", "pass results", "how-to/passing-results"),
+    Question("What are workflows?", "workflows", "concepts/workflows"),
     Question(
-        "How do I fan out and in?",
-        "fan-out/fan-in",
-        "how-to/chaining-jobs",
-        "fan-out-and-fan-in-with-a-batch",
+        "How do I wait for an approval?",
+        "wait for an approval",
+        "how-to/waiting-for-people-and-events",
+        "ask-a-person",
     ),
+    Question("How do I test a workflow?", "test workflows", "how-to/testing-workflows"),
     Question(
         "How do I chain jobs?", "chain jobs", "how-to/chaining-jobs", "run-a-job-after-another"
     ),

@@ -53,8 +53,8 @@ def hits(chromium: Browser, address: str) -> Callable[[str], list[str]]:
 
 
 def test_the_questions_are_those_of_newcomers() -> None:
-    assert len(QUESTIONS) == 34
-    assert len({each.typed for each in QUESTIONS}) == 34
+    assert len(QUESTIONS) == 38
+    assert len({each.typed for each in QUESTIONS}) == 38
 
 
 @pytest.mark.parametrize("asked", QUESTIONS, ids=lambda each: each.typed.replace(" ", "-"))

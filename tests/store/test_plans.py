@@ -19,21 +19,32 @@ from psycopg import sql as compose
 from duly.ids import new_ids
 from duly.model.job import Again, Finish, Hold, JobFilter, State
 from duly.model.progress import ProgressReport, revision_of
+from duly.model.workflow import Put, Step
 from duly.store import statements as sql
-from duly.store import workers
+from duly.store import workers, workflows
 from duly.store.base import ClaimRequest
 from duly.store.jobs import batches, cancel, enqueue, holds, read, replay, reports, run
 from duly.store.jobs.batches import LISTED_HISTORY
 from duly.store.jobs.bulk import CHECKPOINT, RESCHEDULE
 from duly.store.jobs.finish import CURRENT_XID, FINISH_MUTATION, NO_NESTED_LOOPS
 from duly.store.jobs.holds import CLEAR_HOLD, HOOKS
-from duly.store.jobs.rescue import RUNNING_OF
+from duly.store.jobs.rescue import ADVANCED, RUNNING_OF
 from duly.store.jobs.run import EXPIRED_IDS, OVERDUE
 from duly.store.limits import LINES, WAITERS
 from duly.store.postgres import PostgresSession, PostgresStore
 from duly.store.sqlite import SQL, WORDS, SqliteSession, SqliteStore
 from duly.store.statements import Statement
 from duly.store.steps import Row
+from duly.store.workflows import (
+    ANSWER,
+    COUNT_UNREAD,
+    DELIVER,
+    OPEN_APPROVAL,
+    READ_RUN,
+    READ_STEPS,
+    SENT_ONCE,
+    UNREAD_EVENTS,
+)
 from duly.testing.conformance.ground import NOW, new_job
 
 pytestmark = pytest.mark.new_database
@@ -97,6 +108,25 @@ FROM generate_series(%(first)s::int, %(last)s::int) g
 """
 
 
+LOAD_STEPS = """
+INSERT INTO duly.steps (job_id, scope, pos, kind, name, state, token, attempt, started_at)
+SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(g), 12, '0'))::uuid, '', 0, 'action', 'send',
+    'waiting', 1, 1, %(now)s
+FROM generate_series(%(first)s::int, %(last)s::int) g
+"""
+LOAD_EVENTS = """
+INSERT INTO duly.events (job_id, seq, name, once, sent_at)
+SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(g), 12, '0'))::uuid, 1, 'send', 'k', %(now)s
+FROM generate_series(%(first)s::int, %(last)s::int) g
+"""
+LOAD_WATCHES = """
+INSERT INTO duly.watches (job_id, watcher_id)
+SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(g), 12, '0'))::uuid,
+    '00000000-0000-7000-8000-000000000001'
+FROM generate_series(%(first)s::int, %(last)s::int) g
+"""
+
+
 class Recorder(PostgresSession):
     """Remembers what was run last under each statement, so that it can be explained."""
 
@@ -147,6 +177,20 @@ def finish_mutation(session: PostgresSession) -> None:
     session.run(FINISH_MUTATION, fence | {"result": None, "now": NOW})
 
 
+EVENT: dict[str, Any] = {
+    "id": job_id(7), "mention": "m", "now": NOW, "once": "x", "name": "send", "scope": "", "pos": 0,
+    "result": None,
+}  # fmt: skip
+LOADING = (READ_RUN, READ_STEPS, UNREAD_EVENTS)
+
+
+def put(n: int, was: str | None) -> Put:
+    step = Step(
+        scope="", pos=0, kind="event", name="send", state="succeeded", token=1, started_at=NOW
+    )
+    return Put((job_id(n), 1), step, was)
+
+
 def waiters(session: PostgresSession) -> None:
     lines = session.run(LINES, {"key": KEY}) or [("default", "gone", "[1,null,null]")]
     queues, functions, limits, *_ = zip(*lines, strict=True)
@@ -194,7 +238,8 @@ CASES = {
     "insert canceled": Case(insert("insert_canceled"), {"INSERT_CANCELED": (set(), 3000)}),
     "finish 150": Case(lambda s: s.settle(settlements(Finish), NOW), {"FINISH": (PK, 10_000)}),
     "finish what is not locked": Case(
-        lambda s: s.settle_unlocked(settlements(Finish), NOW), {"LOCKED_IDS": (PK, 3_000)}
+        lambda s: s.settle_unlocked(settlements(Finish), NOW),
+        {"LOCKED_IDS": (PK | {"watches_pkey"}, 6_000)},
     ),
     "give back 150": Case(lambda s: s.settle(settlements(Again), NOW), {"AGAIN": (PK, 15_000)}),
     "finish a mutation": Case(finish_mutation, {"FINISH_MUTATION": (PK, 100)}),
@@ -263,6 +308,42 @@ CASES = {
     "lost jobs": Case(
         lambda s: s.run(RUNNING_OF, {"worker": WORKER}),
         {"RUNNING_OF": ({"jobs_worker"}, 6000)},
+    ),
+    "lost runs": Case(
+        lambda s: s.run(ADVANCED, {"ids": [job_id(n) for n in (7, 107)], "tokens": [1, 1]}),
+        {"ADVANCED": ({"steps_pkey"}, 30)},
+    ),
+    "load a run": Case(
+        lambda s: [s.run(each, {"id": job_id(7), "token": 1}) for each in LOADING],
+        {
+            "READ_RUN": (PK, 10),
+            "READ_STEPS": ({"steps_pkey"}, 10),
+            "UNREAD_EVENTS": ({"events_pkey", "events_once"}, 10),
+        },
+    ),
+    "record steps": Case(
+        lambda s: workflows.put_steps(s, [put(107, None), put(7, "waiting")]),
+        {"PUT_STEPS": (PK, 100)},
+    ),
+    "take an event": Case(
+        lambda s: workflows.take_event(s, (job_id(7), 1), put(7, "waiting").step, "waiting", 1),
+        {
+            "LOCK_RUN": (PK, 10),
+            "TAKE_EVENT": ({"events_pkey", "events_once"}, 30),
+            "CHANGE_STEP": (PK | {"steps_pkey"}, 30),
+        },
+    ),
+    "send an event": Case(
+        lambda s: [s.run(each, EVENT) for each in (SENT_ONCE, COUNT_UNREAD, DELIVER)],
+        {
+            "SENT_ONCE": ({"events_once"}, 10),
+            "COUNT_UNREAD": ({"events_pkey", "events_once"}, 10),
+            "DELIVER": (PK, 10),
+        },
+    ),
+    "answer an approval": Case(
+        lambda s: [s.run(each, EVENT) for each in (OPEN_APPROVAL, ANSWER)],
+        {"OPEN_APPROVAL": ({"steps_pkey"}, 10), "ANSWER": ({"steps_pkey"}, 30)},
     ),
     "look": Case(
         lambda s: read.look(s, [job_id(n) for n in range(1, 200)] + [job_id(10**9 + 1)]),
@@ -450,6 +531,8 @@ def load(url: str, first: int, last: int) -> None:
     with psycopg.connect(url, autocommit=True) as own:
         own.execute(LOAD_JOBS, values)
         own.execute(LOAD_HISTORY, values)
+        for text in (LOAD_STEPS, LOAD_EVENTS, LOAD_WATCHES):
+            own.execute(text, values)
 
 
 def load_waiting(url: str) -> None:
@@ -459,7 +542,7 @@ def load_waiting(url: str) -> None:
 
 def analyze(url: str) -> None:
     with psycopg.connect(url, autocommit=True) as own:
-        own.execute("VACUUM ANALYZE duly.jobs, duly.history")
+        own.execute("VACUUM ANALYZE duly.jobs, duly.history, duly.steps, duly.events, duly.watches")
 
 
 def faults(bench: Bench, stage: str, *, strict: bool) -> Iterator[str]:
@@ -706,6 +789,26 @@ SQLITE_CASES: dict[str, tuple[Callable[[SqliteSession], object], dict[str, str]]
     "lost jobs": (
         lambda s: s.run(RUNNING_OF, {"worker": WORKER}),
         {"RUNNING_OF": by_index("duly_jobs_worker")},
+    ),
+    "lost runs": (
+        lambda s: s.run(ADVANCED, {"lost": f'[["{job_id(7)}", 1]]'}),
+        {"ADVANCED": r"SCAN json_each"},
+    ),
+    "load a run": (
+        lambda s: [s.run(each, {"id": job_id(7), "token": 1}) for each in LOADING],
+        {
+            "READ_RUN": BY_ID,
+            "READ_STEPS": by_index("sqlite_autoindex_duly_steps_1", "duly_steps"),
+            "UNREAD_EVENTS": by_index("sqlite_autoindex_duly_events_1", "duly_events"),
+        },
+    ),
+    "send an event": (
+        lambda s: [s.run(each, EVENT) for each in (SENT_ONCE, COUNT_UNREAD, DELIVER)],
+        {
+            "SENT_ONCE": r"SEARCH duly_events USING (COVERING )?INDEX duly_events_once",
+            "COUNT_UNREAD": by_index("sqlite_autoindex_duly_events_1", "duly_events"),
+            "DELIVER": BY_ID,
+        },
     ),
     "retain": (
         lambda s: s.retain(NOW - 1, NOW - 1),

@@ -106,7 +106,8 @@ def points_passed() -> set[str]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call)
     ]
-    names = [call.args[0] for call in calls if ast.unparse(call.func) == "fault.point"]
+    named = ("fault.point", "run.reach")
+    names = [call.args[0] for call in calls if ast.unparse(call.func) in named]
     writes = [call for call in calls if ast.unparse(call.func) == "writes"]
     names += [each.value for call in writes for each in call.keywords if each.arg == "then"]
     return {str(name.value) for name in names if isinstance(name, ast.Constant)}

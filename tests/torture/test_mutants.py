@@ -21,11 +21,12 @@ from tests.jobs.support import ManualWorker
 from tests.simulator.clock_mutants import CLOCK_MUTANTS
 from tests.simulator.mutants import MUTANTS, Mutant, try_out
 from tests.simulator.tick_mutants import TICK_MUTANTS
+from tests.simulator.workflow_mutants import WORKFLOW_MUTANTS
 
 T = TypeVar("T")
 
 
-EVERY = MUTANTS + TICK_MUTANTS + CLOCK_MUTANTS
+EVERY = MUTANTS + TICK_MUTANTS + CLOCK_MUTANTS + WORKFLOW_MUTANTS
 
 
 @pytest.mark.parametrize("mutant", EVERY, ids=lambda mutant: mutant.name)

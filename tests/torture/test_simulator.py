@@ -17,12 +17,15 @@ from tests.simulator.outages import simulate_outages
 from tests.simulator.standoff import simulate_standoff, simulate_wrong_times
 from tests.simulator.tick_mutants import TICK_MUTANTS, no_advance
 from tests.simulator.timetables import simulate_schedules
+from tests.simulator.workflow_mutants import WORKFLOW_MUTANTS, mail_ignored
+from tests.simulator.workflows import simulate_workflows
 from tests.simulator.world import simulate
 
 CHUNKS = 8
 SEEDS, SEEDS_LONG = 64, 40_000
 SCHEDULE_SEEDS, SCHEDULE_SEEDS_LONG = 48, 20_000
 GLITCH_SEEDS, GLITCH_SEEDS_LONG = 24, 20_000
+WORKFLOW_SEEDS, WORKFLOW_SEEDS_LONG = 24, 20_000
 
 
 # Found by longer runs: mended since, or wrongly judged.
@@ -108,14 +111,30 @@ def test_no_seed_makes_anybody_believe_a_clock_that_is_wrong_for_a_moment(
     report(f"{len(seeds)} seeds, {jobs} jobs")
 
 
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_no_seed_makes_a_run_do_anything_twice_or_wait_in_vain(
+    chunk: int, long_run: bool, report: Callable[[str], None]
+) -> None:
+    """Steps, branches, timers, events, approvals and children, through crashes and deploys."""
+    count = WORKFLOW_SEEDS_LONG if long_run else WORKFLOW_SEEDS
+    seeds = seeds_of(chunk, count, WORKFLOW_MUTANTS, ())
+    jobs = 0
+    for seed in seeds:
+        played = simulate_workflows(seed)
+        assert played.violation is None, str(played)
+        jobs += played.jobs
+    report(f"{len(seeds)} seeds, {jobs} jobs")
+
+
 def test_a_seed_replays_exactly() -> None:
     """Also in another interpreter, whose sets and hashes are in another order."""
-    plays = (simulate, simulate_schedules, simulate_glitches)
+    plays = (simulate, simulate_schedules, simulate_glitches, simulate_workflows)
     first = [play(seed).digest for play in plays for seed in (1, 2)]
     again = """
 from tests.simulator.glitches import simulate_glitches
 from tests.simulator.timetables import simulate, simulate_schedules
-plays = (simulate, simulate_schedules, simulate_glitches)
+from tests.simulator.workflows import simulate_workflows
+plays = (simulate, simulate_schedules, simulate_glitches, simulate_workflows)
 print([play(seed).digest for play in plays for seed in (1, 2)])
 """
     environment = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -137,6 +156,9 @@ def test_a_seed_that_fails_shows_its_steps_and_how_to_replay_it(
     with no_advance():
         assert command.main(["--seeds", "0-9", "--schedules"]) == 1
     assert "--schedules" in capsys.readouterr().out
+    with mail_ignored():
+        assert command.main(["--seeds", "0-9", "--workflows"]) == 1
+    assert "--workflows" in capsys.readouterr().out
 
 
 def test_a_seed_can_be_replayed_alone(capsys: pytest.CaptureFixture[str]) -> None:

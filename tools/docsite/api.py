@@ -93,6 +93,12 @@ AREAS = (
         ),
     ),
     Area(
+        "workflows",
+        "Workflows",
+        "duly",
+        made_in=("duly.calls.runs", "duly.model.workflow", "duly.workflows"),
+    ),
+    Area(
         "schedules",
         "Schedules",
         "duly",
@@ -121,18 +127,22 @@ AREAS = (
 # Their methods are tests, which a subclass inherits and nobody calls.
 WITHOUT_MEMBERS = {"ScheduleIndexConformance", "StoreConformance"}
 # Made by duly, and not by users: what has one of these in its constructor, and these classes.
-INTERNAL = {"Core", "JobRecord", "Read", "Store"}
+INTERNAL = {"Core", "JobRecord", "Read", "Run", "Store"}
 NOT_CALLED = {
     "Action",
     "AsyncAction",
     "AsyncApp",
     "AsyncPlainAction",
+    "AsyncWorkflow",
+    "Branch",
     "Call",
     "Declared",
     "Function",
     "Mutation",
     "PlainAction",
     "Rows",
+    "Wait",
+    "Workflow",
 }
 # Used by other parts of duly, and free to change: docs/reference.md says so.
 PRIVATE = {
@@ -396,7 +406,17 @@ def _default(value: Any) -> str:
     if callable(value) and hasattr(value, "__qualname__"):
         module = getattr(value, "__module__", "") or ""
         return f"{module}.{value.__qualname__}" if module != "builtins" else value.__qualname__
+    if isinstance(value, msgspec.Struct) and _is_as_built(value):
+        return f"{type(value).__name__}()"
     return re.sub(r"\bdatetime\.", "", repr(value))
+
+
+def _is_as_built(value: msgspec.Struct) -> bool:
+    """Whether every field has its default."""
+    try:
+        return value == type(value)()
+    except TypeError:
+        return False
 
 
 def _property(name: str, value: property) -> str:

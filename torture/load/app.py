@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from duly import AsyncCtx, AsyncTx, Ctx, Duly, Limit, Retry, Tx
+from duly.functions.function import Function
 from duly.model.trigger import Every
 from tests.torture.kill.trace import Trace
 from torture.load.terms import AT_ONCE
@@ -186,6 +187,13 @@ for n in range(SCHEDULES):
         catch_up=1_000,
     )
 
+JOURNEYS: tuple[Function[[], None], ...] = ()
+# The last release, which has no workflows, runs this module in the rolling upgrade.
+if hasattr(app, "workflow"):
+    from torture.load.journeys import add_journeys
+
+    JOURNEYS = add_journeys(app, trace)
+
 SIMPLE = (
     note,
     note_async,
@@ -199,4 +207,5 @@ SIMPLE = (
     touch_again_async,
     overrun,
     overrun_async,
+    *JOURNEYS,
 )

@@ -17,6 +17,8 @@ from torture.load.terms import AT_ONCE, SAID
 
 Line = list[str]
 ASKING = ("beget", "cancel")
+MARKS = 2
+"""Steps of a run that are mutations."""
 NO_STORE = ("StoreUnavailable", "StoreFull")
 # SQLite undoes a COMMIT that fails, so a shared one that failed is repeated member by member. The
 # mode `lost` of `armed` does commit before it fails: then a repeated insert conflicts with itself.
@@ -76,6 +78,9 @@ def judge(db: Database, trace: Trace) -> Verdict:
     starts = [(job_id, attempt) for job_id, attempt in trace.lines("starts")]
     starts_of = Counter(job_id for job_id, _ in starts)
     mutations = {i for i, job in jobs.items() if job.kind == "mutation"}
+    actions = {i for i, job in jobs.items() if job.kind == "action"}
+    runs = {i for i, job in jobs.items() if job.kind == "workflow"}
+    marks = Counter(_column(db, "SELECT job_id FROM marks"))
     succeeded = {i for i, job in jobs.items() if job.state == "succeeded"}
     once = {i for i, job in jobs.items() if job.kind == "action" and job.retry is None}
     served = {i for i, job in jobs.items() if job.function == "serve"}
@@ -83,7 +88,11 @@ def judge(db: Database, trace: Trace) -> Verdict:
     answered = {number for (number,) in trace.lines("answered")}
     return Verdict(
         lost=sorted({i for (i,) in trace.lines("acknowledged")} - jobs.keys() - set(live)),
-        doubled=[i for i in mutations & succeeded if effects[i] != 1],
+        doubled=[
+            *(i for i in mutations & succeeded if effects[i] != 1),
+            *(i for i in marks if marks[i] > MARKS),
+            *(i for i in runs & succeeded if marks[i] != MARKS),
+        ],
         ghosts=sorted(effects.keys() - succeeded),
         torn=sorted(orders ^ served),
         repeated=[n for n in answered | received.keys() if received[n] != 1],
@@ -91,7 +100,7 @@ def judge(db: Database, trace: Trace) -> Verdict:
             {i for i, n in starts_of.items() if n > 1 and i in once}
             | {i for (i, _), n in Counter(starts).items() if n > 1}
         ),
-        unstarted=sorted((succeeded - mutations) - starts_of.keys()),
+        unstarted=sorted((succeeded & actions) - starts_of.keys()),
         changed=[story[0].job_id for story in stories(db) if not is_legal(story)],
         revived=[
             i for (i,) in trace.lines("canceled") if i in jobs and jobs[i].state != "canceled"
@@ -256,5 +265,5 @@ def _explain_failure(job: Ended) -> bool:
     # A body that uses the store may get an error that it is unavailable or full.
     no_store = job.function in ASKING and any(word in message for word in NO_STORE)
     meets_itself = job.function == "beget" and MEETS_ITSELF in message
-    on_purpose = job.kind == "action" and SAID in message
+    on_purpose = job.kind in ("action", "workflow") and SAID in message
     return job.function == "fail" or no_store or meets_itself or on_purpose

@@ -34,7 +34,10 @@ STRANGE = (
     *("that waited although their jobs had ended", "postgres.errors.Conflict"),
 )
 LINE = len("00000000-0000-0000-0000-000000000000\n")
-TABLES = ("effects (job_id text)", "orders (job_id text)", "received (number text)")
+TABLES = (
+    *("effects (job_id text)", "orders (job_id text)", "received (number text)"),
+    "marks (job_id text)",
+)
 
 
 class Fleet:

@@ -54,6 +54,14 @@ def keep_log(db: Database) -> None:
     _trigger(db, "workers", "INSERT", "", REGISTER)
 
 
+def keep_log_of_jobs(db: Database) -> None:
+    """The same after the table of jobs was made anew, which drops its triggers."""
+    now = SQLITE_NOW if db.is_sqlite else POSTGRES_NOW
+    for table, event, when, was, became, worker in EVENTS:
+        if table == "jobs":
+            _trigger(db, table, event, when, _log("NEW", was, became, worker, now))
+
+
 def _trigger(db: Database, table: str, event: str, when: str, body: str) -> None:
     name = f"torture_{table}_{event}"
     on = f"CREATE TRIGGER {name} AFTER {event} ON @{table}"

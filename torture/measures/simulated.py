@@ -12,6 +12,8 @@ from tests.simulator.glitches import simulate_glitches
 from tests.simulator.mutants import MUTANTS, Mutant
 from tests.simulator.tick_mutants import TICK_MUTANTS
 from tests.simulator.timetables import simulate_schedules
+from tests.simulator.workflow_mutants import WORKFLOW_MUTANTS
+from tests.simulator.workflows import simulate_workflows
 from tests.simulator.world import Report, simulate
 from torture.measures.base import Share, say, side_by_side
 from torture.table import Row, none_of
@@ -23,8 +25,11 @@ WORLDS: dict[str, Callable[[int], Report]] = {
     "": simulate,
     " --schedules": simulate_schedules,
     " --glitches": simulate_glitches,
+    " --workflows": simulate_workflows,
 }
-EVERY = {mutant.name: mutant for mutant in MUTANTS + TICK_MUTANTS + CLOCK_MUTANTS}
+EVERY = {
+    mutant.name: mutant for mutant in MUTANTS + TICK_MUTANTS + CLOCK_MUTANTS + WORKFLOW_MUTANTS
+}
 MOST_FRESH = 150
 
 
@@ -46,7 +51,7 @@ def play(first: int, count: int, world: str) -> Played:
 
 
 def run(share: Share) -> Iterator[Row]:
-    """A third of the seeds have schedules in their worlds, another third wrong clocks."""
+    """A quarter of the seeds have schedules in their worlds, others wrong clocks or workflows."""
     seeds, jobs, violations = 0, 0, 0
     try:
         for played in side_by_side(play, _chunks(share)):
@@ -57,7 +62,7 @@ def run(share: Share) -> Iterator[Row]:
         # Even if the run is interrupted.
         words = (
             "simulated histories of jobs, retries, cancels, time limits, schedules, keys, batches,"
-            " wrong clocks"
+            " wrong clocks, workflows"
         )
         yield none_of(words, f"{seeds:,} seeds, {jobs:,} jobs", violations)
 

@@ -22,8 +22,9 @@ from duly.functions.times import Instant
 from duly.gateway import AsyncGateways
 from duly.model.job import JobFilter, JobRecord, KeyedJob, NewJob
 from duly.model.progress import Event
+from duly.model.workflow import NewEvent
 from duly.observe.view import AsyncObserve
-from duly.runtime.transaction_guard import refuse_inside_mutation
+from duly.runtime.transaction_guard import refuse_in_workflow, refuse_inside_mutation
 from duly.schedules.twin import AsyncSchedules
 from duly.store.base import HeldJobs, WorkerInfo
 
@@ -104,10 +105,15 @@ class AsyncApp(AsyncVerbs):
         return found
 
     async def _get(self, job_id: str) -> JobRecord | None:
+        refuse_in_workflow("job")
         return await self._core.threads.look(partial(self._core.get, job_id))
 
     async def _list(self, filter: JobFilter) -> Sequence[JobRecord]:
+        refuse_in_workflow("jobs")
         return await self._core.threads.read(partial(self._core.find, filter))
 
     async def _cancel(self, job_id: str) -> bool | None:
         return await self._core.threads.call(partial(self._core.cancel, job_id, "operator"))
+
+    async def _send(self, event: NewEvent) -> None:
+        await self._core.threads.call(partial(self._core.send, event))

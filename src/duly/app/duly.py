@@ -41,7 +41,7 @@ from duly.calls.jobs import AsyncJob, Job, job_from
 from duly.calls.on import AsyncHandle, AsyncOn, AsyncpgHandle, DjangoProxy, On, SyncHandle
 from duly.calls.registry import F, Group, Registry
 from duly.calls.replay import Replay, replay_all, replay_one
-from duly.calls.verbs import Verbs, id_of, job_filter, name_of_function
+from duly.calls.verbs import id_of, job_filter, name_of_function
 from duly.clock import Clock, SystemClock
 from duly.core import Settings
 from duly.endpoints import Endpoints, EndpointTarget
@@ -67,6 +67,7 @@ from duly.model.job import JobFilter, JobRecord, Kind, NewJob, State
 from duly.model.queue import QueuePause
 from duly.model.schedule import FLOOR_MS
 from duly.model.signature import Signature
+from duly.model.workflow import NewEvent
 from duly.observe.connections import warn_about_pools
 from duly.observe.health import HealthReport
 from duly.observe.health import look as look_at_health
@@ -80,7 +81,11 @@ from duly.runtime.lifespan import WorkerLifespan
 from duly.runtime.service import Service, TickerService
 from duly.runtime.signals import SIGNAL_SECONDS
 from duly.runtime.threads import READS, to_the_end
-from duly.runtime.transaction_guard import refuse_handles_inside_mutation, refuse_inside_mutation
+from duly.runtime.transaction_guard import (
+    refuse_handles_inside_mutation,
+    refuse_in_workflow,
+    refuse_inside_mutation,
+)
 from duly.runtime.worker import CONCURRENCY, DRAIN_SECONDS, THREADS
 from duly.schedules import Schedule, ScheduleOptions, Schedules
 from duly.schedules.declared_calendars import (
@@ -96,6 +101,7 @@ from duly.store.table import Store
 from duly.webhooks.declaration import MAX_BYTES, Entity, Filter, Webhook
 from duly.webhooks.inbox import Webhooks
 from duly.webhooks.sources import Source
+from duly.workflows.verbs import WorkflowVerbs
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +115,7 @@ MIN_INTERVAL = timedelta(milliseconds=FLOOR_MS)
 SIGNAL_TIMEOUT = timedelta(seconds=SIGNAL_SECONDS)
 
 
-class Duly(Verbs, Registry):
+class Duly(WorkflowVerbs, Registry):
     """An application: register functions on it, then call them later through it.
 
     The database is not touched until it is needed. After a fork, the child process reconnects by
@@ -146,6 +152,7 @@ class Duly(Verbs, Registry):
         signal: Callable[[Schedule], Any] | None = None,
         signal_timeout: timedelta = SIGNAL_TIMEOUT,
         worker_lifespan: WorkerLifespan | None = None,
+        build: str | None = None,
     ) -> None:
         """Configure the application.
 
@@ -168,6 +175,8 @@ class Duly(Verbs, Registry):
         worker process enters it before it claims jobs; what it yields is `ctx.state` in functions.
         `pool`: how many connections the callers in this process share; a call that finds all of
         them in use waits up to 10 s, then raises StoreUnavailable.
+        `build`: identifies the code, for workflows that one version cannot continue; default: a
+        hash of the modules that define functions.
         `schema`, `pooler`, `pool`, `auto_migrate`: PostgreSQL only. `synchronous`: SQLite only.
         """
         given = url or os.environ.get(ENVIRONMENT_URL)
@@ -185,6 +194,7 @@ class Duly(Verbs, Registry):
             min_interval=min_interval,
             signal_timeout=signal_timeout,
             worker_lifespan=worker_lifespan,
+            build=build,
             synchronous=synchronous,
             pool=pool,
         )
@@ -209,6 +219,7 @@ class Duly(Verbs, Registry):
             signal=signal,
             signal_seconds=signal_timeout.total_seconds(),
             worker_lifespan=worker_lifespan and partial(worker_lifespan, self),
+            build=build,
             # Reads of async code need connections while its transactions are open.
             transactions=max(1, pool - READS),
         )
@@ -419,13 +430,18 @@ class Duly(Verbs, Registry):
         return self._core.insert(jobs)
 
     def _get(self, job_id: str) -> JobRecord | None:
+        refuse_in_workflow("job")
         return self._core.get(job_id)
 
     def _list(self, filter: JobFilter) -> Sequence[JobRecord]:
+        refuse_in_workflow("jobs")
         return self._core.find(filter)
 
     def _cancel(self, job_id: str) -> bool | None:
         return self._core.cancel(job_id, "operator")
+
+    def _send(self, event: NewEvent) -> None:
+        self._core.send(event)
 
     def cancel_all(
         self,

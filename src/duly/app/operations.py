@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+import msgspec
 
 from duly.app.duly import Duly
 from duly.calendars import Calendars
-from duly.calls import bulk
+from duly.calls import bulk, runs
 from duly.calls.jobs import Job, job_from
 from duly.calls.replay import replay_one
 from duly.core import Core
 from duly.endpoints.target import NAME as POST
 from duly.endpoints.target import EndpointTarget, target_of
 from duly.errors import JobNotFound, ScheduleExists
+from duly.functions.events import encode_event
 from duly.functions.function import Call
 from duly.functions.new_job import keys_of_owner, new_jobs, tracked
 from duly.ids import new_id
@@ -25,15 +28,34 @@ from duly.model.access import RequestClaim
 from duly.model.audit import NewAuditEntry
 from duly.model.function import Published
 from duly.model.history import Day
-from duly.model.job import Trigger
+from duly.model.job import JobFilter, JobRecord, Kind, State, Trigger, newest_first
 from duly.model.news import Cursor, NewsBatch, NewsFilter
+from duly.model.workflow import Decision, NewEvent, Phase, SentEvent, in_phase, phase_of
 from duly.observe import doctor, metrics
 from duly.schedules import Schedule, Schedules, removals, tick_jobs, update, verbs_read
 from duly.schedules.declared_schedules import DeclaredSchedule
 from duly.schedules.verbs import drafted
+from duly.workflows import verbs as workflow_verbs
+from duly.workflows.verbs import decide
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Run = tuple[JobRecord, runs.RunSummary]
+
+
+class PhasedJob(Protocol):
+    """What is needed to know how far a run is."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def state(self) -> State: ...
+    @property
+    def hold(self) -> str | None: ...
+
+
 AppVerb = Callable[Concatenate[Duly, P], T]
 
 
@@ -171,6 +193,76 @@ def job_states(app: Duly, job_ids: Iterable[str | None]) -> dict[str, str]:
     """The states of jobs, by their ids; without those that do not exist."""
     known = [job_id for job_id in job_ids if job_id is not None]
     return {look.job_id: str(look.state) for look in app.ready().look(known)}
+
+
+# Workflows ---------------------------------------------------------------------------------------
+
+steps_after = _over(runs.steps_after)
+step_called = _over(runs.step_called)
+events_after = _over(runs.events_after)
+summaries = _over(runs.summaries)
+
+
+def find_runs(app: Duly, function: str | None, phase: Phase | None, of: JobFilter) -> list[Run]:
+    """Runs of workflows, newest first. `function`: only of this one, by any of its names."""
+    names = [function] if function is not None else _workflows(app)
+    which = in_phase(phase, of)
+    pages = (
+        app.core.find_by_any_name(msgspec.structs.replace(which, function=name)) for name in names
+    )
+    found = [job for job in newest_first(pages, of.limit) if job.kind == Kind.WORKFLOW]
+    return list(zip(found, summaries(app, found), strict=True))
+
+
+def _workflows(app: Duly) -> list[str]:
+    """The workflows that are published or registered here."""
+    stored = {info.name for info in app.ready().functions() if info.kind == Kind.WORKFLOW}
+    here = {info.name for info in published(app) if info.kind == Kind.WORKFLOW}
+    return sorted(stored | here)
+
+
+def phases(app: Duly, jobs: Iterable[PhasedJob]) -> dict[str, Phase]:
+    """How far those jobs are that are runs, by their ids."""
+    every = [job for job in jobs if job.kind == Kind.WORKFLOW]
+    known = app.ready().progressed([job.id for job in every if job.state == State.PENDING])
+    return {
+        job.id: phase_of(job.state, job.hold, known[job.id].begun_at if job.id in known else None)
+        for job in every
+    }
+
+
+def send_event(
+    app: Duly, job: JobRecord, name: str, payload: Any, once: str | None, by: str
+) -> tuple[SentEvent, bool]:
+    """Send an event with an audit entry; returns it, or the first one with the same `once`, and
+    whether it is new."""
+    core = app.core
+    text = encode_event(core.functions, job.function, name, payload, once)
+    audit_entry = _of_run(app, "send", job.id, by, {"event": name})
+    return core.send(NewEvent(job.id, name, text, once, by), audit_entry)
+
+
+def approve(app: Duly, job_id: str, name: str, choice: str | None, data: Any, by: str) -> Decision:
+    """Answer an approval, with an audit entry."""
+    audit_entry = _of_run(app, "approve", job_id, by, {"approval": name, "choice": choice})
+    return decide(app.core, job_id, name, choice, data, by, audit_entry)
+
+
+def reject(app: Duly, job_id: str, name: str, data: Any, by: str) -> Decision:
+    """Answer an approval with its last option, with an audit entry."""
+    audit_entry = _of_run(app, "reject", job_id, by, {"approval": name})
+    return workflow_verbs.reject(app.core, job_id, name, data, by, audit_entry)
+
+
+def resume_run(app: Duly, job_id: str, by: str) -> bool:
+    """Let a held run continue with any code, with an audit entry; False if it is not held."""
+    return workflow_verbs.resume(app.core, job_id, _of_run(app, "resume", job_id, by))
+
+
+def _of_run(
+    app: Duly, verb: str, job_id: str, by: str, detail: Mapping[str, Any] | None = None
+) -> NewAuditEntry:
+    return NewAuditEntry(f"workflow.{verb}", f"job:{job_id}", by, detail, app.clock.now())
 
 
 # Schedules ---------------------------------------------------------------------------------------

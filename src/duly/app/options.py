@@ -87,6 +87,7 @@ RULES: dict[str, Rule] = {
     "min_interval": LENGTH,
     "signal_timeout": LENGTH,
     "worker_lifespan": (_is_lifespan, "must be a function with one parameter, the app"),
+    "build": (lambda value: value is None or _is_name(value), "must be printable text"),
     "synchronous": (SYNCHRONOUS.__contains__, "must be FULL, NORMAL or EXTRA"),
     "pool": (_is_pool, f"must be 1 to {MAX_POOL:,} connections"),
 }

@@ -16,11 +16,13 @@ from duly.endpoints.post import post_function
 from duly.endpoints.target import NAME as POST
 from duly.functions.function import Function
 from duly.model.function import Published
+from duly.model.job import Kind
 from duly.model.schedule import ScheduleRecord
 from duly.schedules import Schedule, tick_jobs
 from duly.schedules.declarations import Declarations
 from duly.store.declarations import LeftOut
 from duly.store.table import Store
+from duly.workflows.bound import BoundWorkflow
 
 Command = Callable[[], Sequence[str] | None]
 """How another process runs the command line bound to an app; None if it cannot."""
@@ -68,7 +70,7 @@ class AppProgram(Core):
 
     def bind(self, function: Function[..., Any]) -> Bound:
         """One function as the worker calls it."""
-        return Bound(self, function)
+        return (BoundWorkflow if function.kind == Kind.WORKFLOW else Bound)(self, function)
 
     # Schedules
 

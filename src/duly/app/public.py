@@ -26,12 +26,16 @@ from duly.calls.kinds import Action as Action
 from duly.calls.kinds import AsyncAction as AsyncAction
 from duly.calls.kinds import AsyncMutation as AsyncMutation
 from duly.calls.kinds import AsyncPlainAction as AsyncPlainAction
+from duly.calls.kinds import AsyncWorkflow as AsyncWorkflow
 from duly.calls.kinds import Mutation as Mutation
 from duly.calls.kinds import PlainAction as PlainAction
+from duly.calls.kinds import Workflow as Workflow
 from duly.calls.on import AsyncOn as AsyncOn
 from duly.calls.on import On as On
 from duly.calls.registry import Group as Group
 from duly.calls.replay import Replay as Replay
+from duly.calls.runs import StepInfo as StepInfo
+from duly.calls.runs import WaitInfo as WaitInfo
 from duly.clock import Clock as Clock
 from duly.clock import ManualClock as ManualClock
 from duly.clock import SystemClock as SystemClock
@@ -43,6 +47,7 @@ from duly.errors import Canceled as Canceled
 from duly.errors import CronExists as CronExists
 from duly.errors import CronNotFound as CronNotFound
 from duly.errors import DulyError as DulyError
+from duly.errors import Fail as Fail
 from duly.errors import GatewayError as GatewayError
 from duly.errors import GatewayExists as GatewayExists
 from duly.errors import GatewayNotFound as GatewayNotFound
@@ -63,7 +68,10 @@ from duly.errors import RetryAfter as RetryAfter
 from duly.errors import ScheduleExists as ScheduleExists
 from duly.errors import ScheduleNotFound as ScheduleNotFound
 from duly.errors import StaleVersion as StaleVersion
+from duly.errors import StepFailed as StepFailed
 from duly.errors import UnknownZone as UnknownZone
+from duly.errors import WaitTimeout as WaitTimeout
+from duly.errors import WorkflowEnded as WorkflowEnded
 from duly.functions.function import Call as Call
 from duly.functions.function import Function as Function
 from duly.functions.published import Declared as Declared
@@ -100,6 +108,7 @@ from duly.model.why import Cause as Cause
 from duly.model.why import Reason as Reason
 from duly.model.why_schedule import ScheduleCause as ScheduleCause
 from duly.model.why_schedule import ScheduleReason as ScheduleReason
+from duly.model.workflow import Decision as Decision
 from duly.observe.why import Why as Why
 from duly.schedules import AsyncSchedules as AsyncSchedules
 from duly.schedules import DeclaredCalendar as DeclaredCalendar
@@ -113,5 +122,9 @@ from duly.schedules import Schedules as Schedules
 from duly.schedules import ScheduleWhy as ScheduleWhy
 from duly.schedules import Tick as Tick
 from duly.store.base import Rows as Rows
+from duly.workflows.contexts import AsyncWorkflowCtx as AsyncWorkflowCtx
+from duly.workflows.contexts import WorkflowCtx as WorkflowCtx
+from duly.workflows.operations import Branch as Branch
+from duly.workflows.operations import Wait as Wait
 
 FunctionStatus = Status

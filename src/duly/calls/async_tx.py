@@ -34,6 +34,7 @@ from duly.calls.orm import open_async_session
 from duly.calls.verbs import AsyncVerbs
 from duly.errors import TransactionEnded
 from duly.model.job import JobFilter, JobRecord, NewJob
+from duly.model.workflow import NewEvent
 from duly.runtime.threads import submit, to_the_end
 from duly.runtime.transaction_guard import enter, is_inside, leave, refuse_inside_mutation
 from duly.store.base import Rows
@@ -174,6 +175,9 @@ class AsyncTx(AsyncVerbs):
 
     async def _cancel(self, job_id: str) -> bool | None:
         return await self._do(lambda tx: tx._cancel(job_id))  # pyright: ignore[reportPrivateUsage]
+
+    async def _send(self, event: NewEvent) -> None:
+        await self._do(lambda tx: tx._send(event))  # pyright: ignore[reportPrivateUsage]
 
 
 class AsyncTransaction(AbstractAsyncContextManager[AsyncTx]):

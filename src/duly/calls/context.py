@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from duly.calls.async_tx import AsyncTransaction, AsyncTx, Lane
-from duly.calls.current import is_current
+from duly.calls.current import IsCurrent
 from duly.calls.kinds import AsyncMutation, Mutation
 from duly.calls.orm import close_session, open_session
 from duly.calls.twins import Twin, awaited
@@ -37,6 +37,7 @@ from duly.functions.function import Function
 from duly.model.job import JobFilter, JobRecord, Kind, NewJob
 from duly.model.progress import check_line, check_progress
 from duly.model.schedule import check_cost
+from duly.model.workflow import NewEvent
 from duly.runtime.program import RunningAttempt, Scrub
 from duly.runtime.transaction_guard import mutation_body, refuse_inside_mutation, transaction_block
 from duly.store.base import NeedsAlone, Rows, StoreTx
@@ -228,6 +229,10 @@ class Tx(Verbs):
             raise self._doomed
         return won
 
+    def _send(self, event: NewEvent) -> None:
+        self._open().send(event, self._core.clock.now())
+        self.due_now = True
+
     def _parent_id(self) -> str | None:
         return self._parent
 
@@ -340,7 +345,7 @@ class Ctx(Verbs):
         with (
             self._calling(mutation, args, kwargs) as arguments,
             open_tx(self._core, self._fence()) as tx,
-            is_current(tx),
+            IsCurrent(tx),
         ):
             tx.call_is(mutation.name, arguments)
             result: R = self._core.functions.body_of(mutation)(tx, **arguments)
@@ -376,6 +381,9 @@ class Ctx(Verbs):
 
     def _cancel(self, job_id: str) -> bool | None:
         return self._core.cancel(job_id, f"job:{self.job_id}")
+
+    def _send(self, event: NewEvent) -> None:
+        self._core.send(event)
 
     def _parent_id(self) -> str | None:
         return self.job_id
@@ -457,7 +465,7 @@ class AsyncCtx(AsyncVerbs, Twin[Ctx]):
         with self._sync._calling(mutation, args, kwargs) as arguments:  # pyright: ignore[reportPrivateUsage]
             async with AsyncTransaction(core, opening, is_body=fence is not None) as tx:
                 tx.call_is(mutation.name, arguments)
-                with is_current(tx):
+                with IsCurrent(tx):
                     result: R = await core.functions.body_of(mutation)(tx, **arguments)
         return result
 
@@ -469,6 +477,9 @@ class AsyncCtx(AsyncVerbs, Twin[Ctx]):
 
     async def _cancel(self, job_id: str) -> bool | None:
         return await self._do(lambda ctx: ctx._cancel(job_id), reads=False)  # pyright: ignore[reportPrivateUsage]
+
+    async def _send(self, event: NewEvent) -> None:
+        await self._do(lambda ctx: ctx._send(event), reads=False)  # pyright: ignore[reportPrivateUsage]
 
     async def _get(self, job_id: str) -> JobRecord | None:
         with self._running.undisturbed():
@@ -592,16 +603,26 @@ class Bound:
 
 
 @contextmanager
-def open_tx(core: Core, parent: tuple[str, int] | None = None) -> Generator[Tx]:
-    """Open a Tx outside any job; with a parent, its jobs are children of a running action."""
+def open_tx(
+    core: Core,
+    parent: tuple[str, int] | None = None,
+    as_tx: Callable[[StoreTx], Tx] | None = None,
+) -> Generator[Tx]:
+    """Open a Tx outside any job; with a parent, its jobs are children of a running action.
+
+    `as_tx` makes the Tx of a workflow's step.
+    """
     refuse_inside_mutation("transaction")
     core.functions.keep_fresh()
     with core.ready().transaction() as store_tx:
         if parent is not None and not store_tx.lock_running(*parent):
             raise Canceled("this job was canceled; its result is discarded")
-        tx = Tx(core, store_tx, parent_id=parent[0] if parent else None)
+        if as_tx is None:
+            tx = Tx(core, store_tx, parent_id=parent[0] if parent else None)
+        else:
+            tx = as_tx(store_tx)
         try:
-            with mutation_body() if parent else transaction_block():
+            with mutation_body() if parent or as_tx else transaction_block():
                 yield tx
                 tx.settle()
         finally:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -54,11 +52,17 @@ def _name(context: object) -> str:
     return type(context).__name__.removeprefix("Manual")
 
 
-@contextmanager
-def is_current(context: object) -> Generator[None]:
+class IsCurrent:
     """Within the block, `current()` returns this context."""
-    token = _inner.set(context)
-    try:
-        yield
-    finally:
-        _inner.reset(token)
+
+    # Not a generator: each step of a workflow enters it.
+    __slots__ = ("_before", "_context")
+
+    def __init__(self, context: object) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        self._before = _inner.set(self._context)
+
+    def __exit__(self, *_: object) -> None:
+        _inner.reset(self._before)

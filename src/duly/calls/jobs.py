@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any, Generic, TypeGuard, TypeVar
 
 import msgspec
 
+from duly.calls import runs
+from duly.calls.runs import StepInfo, WaitInfo
 from duly.clock import from_ms, os_monotonic, os_sleep
 from duly.errors import InvalidOption, JobCanceled, JobFailed, JobNotFound, ResultTimeout
 from duly.model.job import LEFT_OUT, JobFailure, JobFilter, JobRecord, State, Trigger
 from duly.model.progress import Event, Look
 from duly.model.stored_values import read, word
-from duly.runtime.transaction_guard import refuse_waiting_inside_mutation
+from duly.runtime.transaction_guard import (
+    refuse_in_workflow,
+    refuse_waiting_inside_mutation,
+)
 
 if TYPE_CHECKING:
     from duly.core import Core
@@ -90,6 +95,7 @@ class Job(Generic[R_co]):
     @property
     def record(self) -> JobRecord:
         """Everything that the store has about the job, in one read."""
+        refuse_in_workflow("result")
         if not _is_final(self._record):
             self._record = self._read(self._id)
         if self._record is None:
@@ -225,6 +231,16 @@ class Job(Generic[R_co]):
             raise JobNotFound(self._id)
         return won
 
+    def steps(self) -> list[StepInfo]:
+        """Return what a workflow has recorded, in the order in which people read it."""
+        refuse_in_workflow("steps")
+        return runs.steps_of(self._core, self._id)
+
+    @property
+    def waits(self) -> tuple[WaitInfo, ...]:
+        """What a pending workflow waits for; empty for other jobs."""
+        return runs.waits_of(self._core, self.record)
+
     def children(self) -> list[Job[Any]]:
         """Return the jobs that this one has enqueued, newest first."""
         found = self._core.find(JobFilter(parent_id=self._id, limit=MAX_CHILDREN))
@@ -232,6 +248,11 @@ class Job(Generic[R_co]):
 
 
 Read = Callable[[str], Awaitable[JobRecord | None]]
+
+
+def decoder_of(job: Job[Any] | AsyncJob[Any]) -> Callable[[str | None], Any]:
+    """How the result of a job is decoded."""
+    return job._decode  # pyright: ignore[reportPrivateUsage]
 
 
 class AsyncJob(Generic[R_co]):
@@ -278,6 +299,7 @@ class AsyncJob(Generic[R_co]):
 
     async def record(self) -> JobRecord:
         """Everything that the store has about the job, in one read."""
+        refuse_in_workflow("result")
         record = self._record
         if not _is_final(record):
             record = self._record = await self._read(self._id)
@@ -338,6 +360,16 @@ class AsyncJob(Generic[R_co]):
         if won is None:
             raise JobNotFound(self._id)
         return won
+
+    async def steps(self) -> list[StepInfo]:
+        """Return what a workflow has recorded, in the order in which people read it."""
+        refuse_in_workflow("steps")
+        return await self._core.threads.read(partial(runs.steps_of, self._core, self._id))
+
+    async def waits(self) -> tuple[WaitInfo, ...]:
+        """What a pending workflow waits for; empty for other jobs."""
+        record = await self.record()
+        return await self._core.threads.read(partial(runs.waits_of, self._core, record))
 
     async def children(self) -> list[AsyncJob[Any]]:
         """Return the jobs that this one has enqueued, newest first."""

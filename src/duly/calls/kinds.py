@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate
 
+from duly.functions.events import published_events
 from duly.functions.function import Function, P, R, R_co
 from duly.model.job import Kind
+from duly.runtime.transaction_guard import refuse_in_workflow
 
 if TYPE_CHECKING:
     from duly.calls.async_tx import AsyncTx
     from duly.calls.context import AsyncCtx, Ctx, Tx
+    from duly.workflows.contexts import AsyncWorkflowCtx, WorkflowCtx
 
 
 class Mutation(Function[P, R_co]):
@@ -20,6 +23,7 @@ class Mutation(Function[P, R_co]):
 
     def __call__(self, tx: Tx, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run it now, inside the transaction of `tx`."""
+        refuse_in_workflow(f"{self.name}()")
         result: R_co = self.body(tx, *args, **kwargs)
         return result
 
@@ -36,6 +40,7 @@ class AsyncMutation(Function[P, R_co]):
 
     def __call__(self, tx: AsyncTx, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
         """Run it now, inside the transaction of `tx`."""
+        refuse_in_workflow(f"{self.name}()")
         result: Coroutine[Any, Any, R_co] = self.body(tx, *args, **kwargs)
         return result
 
@@ -47,6 +52,7 @@ class Action(Function[P, R_co]):
 
     def __call__(self, ctx: Ctx, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run it now, in this thread."""
+        refuse_in_workflow(f"{self.name}()")
         result: R_co = self.body(ctx, *args, **kwargs)
         return result
 
@@ -65,6 +71,7 @@ class AsyncAction(Function[P, R_co]):
         self, ctx: AsyncCtx, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R_co]:
         """Run it now, in this event loop."""
+        refuse_in_workflow(f"{self.name}()")
         result: Coroutine[Any, Any, R_co] = self.body(ctx, *args, **kwargs)
         return result
 
@@ -77,6 +84,7 @@ class PlainAction(Function[P, R_co]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run it now, in this thread."""
+        refuse_in_workflow(f"{self.name}()")
         result: R_co = self.body(*args, **kwargs)
         return result
 
@@ -94,7 +102,45 @@ class AsyncPlainAction(Function[P, R_co]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
         """Run it now, in this event loop."""
+        refuse_in_workflow(f"{self.name}()")
         result: Coroutine[Any, Any, R_co] = self.body(*args, **kwargs)
+        return result
+
+
+class Workflow(Function[P, R_co]):
+    """A function of durable steps, which continues after waits, crashes and deploys."""
+
+    kind = Kind.WORKFLOW
+
+    def published_more(self) -> dict[str, Any]:
+        """The events that it reads."""
+        return published_events(self.traits.events)
+
+    def __call__(self, ctx: WorkflowCtx, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Run its code with this context."""
+        result: R_co = self.body(ctx, *args, **kwargs)
+        return result
+
+
+class AsyncWorkflow(Function[P, R_co]):
+    """A workflow that is an `async def`."""
+
+    kind = Kind.WORKFLOW
+
+    def published_more(self) -> dict[str, Any]:
+        """The events that it reads."""
+        return published_events(self.traits.events)
+
+    @property
+    def is_async(self) -> bool:
+        """Always True."""
+        return True
+
+    def __call__(
+        self, ctx: AsyncWorkflowCtx, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R_co]:
+        """Run its code with this context."""
+        result: Coroutine[Any, Any, R_co] = self.body(ctx, *args, **kwargs)
         return result
 
 
@@ -104,3 +150,5 @@ ActionBody = Callable[Concatenate["Ctx", P], R]
 AsyncActionBody = Callable[Concatenate["AsyncCtx", P], Coroutine[Any, Any, R]]
 PlainBody = Callable[P, R]
 AsyncPlainBody = Callable[P, Coroutine[Any, Any, R]]
+WorkflowBody = Callable[Concatenate["WorkflowCtx", P], R]
+AsyncWorkflowBody = Callable[Concatenate["AsyncWorkflowCtx", P], Coroutine[Any, Any, R]]

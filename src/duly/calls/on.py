@@ -11,11 +11,13 @@ from duly.calls.verbs import AsyncVerbs, Verbs
 from duly.errors import NotCommittedYet
 from duly.functions.function import Call
 from duly.model.job import JobFilter, JobRecord, NewJob
+from duly.model.workflow import NewEvent
 from duly.runtime.transaction_guard import refuse_handles_inside_mutation
 from duly.store import steps
 from duly.store.base import Address
 from duly.store.handles import AsyncUserHandle, UserHandle
 from duly.store.steps import Steps
+from duly.store.workflows import send
 
 if TYPE_CHECKING:
     from duly.core import Core
@@ -88,6 +90,14 @@ class On(Verbs):
             lambda to: steps.cancel_for_user(to.dialect, job_id, BY, now), writes=True
         )
 
+    def _send(self, event: NewEvent) -> None:
+        now = self._core.now()
+        calls = self._notify and self._borrowed.calls_after_commit()
+        notify = self._notify and not calls
+        self._take(lambda to: send(to.dialect, event, now, notify=notify), writes=True)
+        if calls:
+            self._borrowed.after_commit(self._core.wake)
+
     def _take(self, verb: Verb[T], *, writes: bool = False) -> T:
         refuse_handles_inside_mutation()
         address = self._core.ready().address()
@@ -152,6 +162,17 @@ class AsyncOn(AsyncVerbs):
             return steps.cancel_for_user(to.dialect, job_id, BY, self._core.clock.now())
 
         return await self._take(cancel, writes=True)
+
+    async def _send(self, event: NewEvent) -> None:
+        calls = self._notify and self._borrowed.calls_after_commit()
+        notify = self._notify and not calls
+
+        def deliver(to: Address) -> Steps[tuple[int, bool]]:
+            return send(to.dialect, event, self._core.clock.now(), notify=notify)
+
+        await self._take(deliver, writes=True)
+        if calls:
+            self._borrowed.after_commit(self._core.wake)
 
     async def _take(self, verb: Verb[T], *, writes: bool = False) -> T:
         refuse_handles_inside_mutation()

@@ -16,17 +16,27 @@ from duly.calls.kinds import (
     AsyncMutationBody,
     AsyncPlainAction,
     AsyncPlainBody,
+    AsyncWorkflow,
+    AsyncWorkflowBody,
     Mutation,
     MutationBody,
     PlainAction,
     PlainBody,
+    Workflow,
+    WorkflowBody,
 )
 from duly.errors import InvalidOption
 from duly.functions.around import W, Wrapper, add_wrapper, wrapper_of
 from duly.functions.checks import check_context, check_def, check_text, name_of, takes_context
 from duly.functions.function import Function, P, R
 from duly.functions.hooks import H, HookList, check_hook
-from duly.functions.options import ActionOptions, MutationOptions, decorated, refuse_unknown
+from duly.functions.options import (
+    ActionOptions,
+    MutationOptions,
+    WorkflowOptions,
+    decorated,
+    refuse_unknown,
+)
 from duly.model.attempt import Hook
 from duly.model.job import State
 
@@ -40,6 +50,11 @@ ACTIONS: dict[tuple[bool, bool], type[Function[..., Any]]] = {
     (True, False): AsyncPlainAction,
 }
 """The kinds of actions, by whether they are async and have a context parameter."""
+WORKFLOWS: dict[bool, type[Function[..., Any]]] = {False: Workflow, True: AsyncWorkflow}
+"""The kinds of workflows, by whether they are async."""
+WORKFLOW_NOT_RETRIED = (
+    "a recorded failure would fail again; give the option to the functions that are its steps"
+)
 MUTATION_NOT_ISOLATED = (
     "a mutation runs in its worker's transaction; isolate an action instead, and use ctx.call"
 )
@@ -179,6 +194,50 @@ class Registry(ABC):
             return self._register(kind(checked, full_name, job_options, traits))
 
         return register if body is None else register(body)
+
+    @overload
+    def workflow(self, body: AsyncWorkflowBody[P, R], /) -> AsyncWorkflow[P, R]: ...
+
+    @overload
+    def workflow(self, body: WorkflowBody[P, R], /) -> Workflow[P, R]: ...
+
+    @overload
+    def workflow(self, /, **options: Unpack[WorkflowOptions]) -> WorkflowDecorator: ...
+
+    def workflow(self, body: Any = None, /, **options: Any) -> Any:
+        """Register a function of durable steps, which continues after waits, crashes and deploys.
+
+        Its first parameter is `ctx: WorkflowCtx` or, for an `async def`, `ctx: AsyncWorkflowCtx`.
+        `events`: the events that it reads, by name, and the types of their payloads; senders are
+        refused others. `raises`: exceptions that fail the run, apart from StepFailed, WaitTimeout
+        and Fail; any other one is a mistake in the code, and the run is held until the code has
+        changed. `timeout`: for the whole run from its start, waits included.
+        """
+        refuse_unknown("workflow", options, WorkflowOptions)
+        for option in ("retry", "retry_on"):
+            if options.get(option):
+                raise InvalidOption(option, WORKFLOW_NOT_RETRIED)
+        job_options, traits = decorated(options)
+
+        def register(body: Any) -> Function[..., Any]:
+            checked = check_def(body, "app.workflow")
+            is_async = inspect.iscoroutinefunction(checked)
+            context = "AsyncWorkflowCtx" if is_async else "WorkflowCtx"
+            check_context(checked, context, "app.workflow")
+            full_name = self._full_name(name_of(checked, options.get("name")))
+            return self._register(WORKFLOWS[is_async](checked, full_name, job_options, traits))
+
+        return register if body is None else register(body)
+
+
+class WorkflowDecorator(Protocol):
+    """The type of `@app.workflow(...)`, which tells sync and async bodies apart."""
+
+    @overload
+    def __call__(self, body: AsyncWorkflowBody[P, R], /) -> AsyncWorkflow[P, R]: ...
+
+    @overload
+    def __call__(self, body: WorkflowBody[P, R], /) -> Workflow[P, R]: ...
 
 
 class MutationDecorator(Protocol):

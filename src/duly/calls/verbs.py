@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from duly.calls.batches import AsyncBatch, Batch, batch_rows
 from duly.calls.jobs import AsyncJob, Job, Read, async_job_from, committed, job_from, state_from
 from duly.errors import InvalidFunction, InvalidOption, JobNotFound
+from duly.functions.events import encode_event
 from duly.functions.function import Call, Function
 from duly.functions.new_job import new_jobs
 from duly.functions.times import Delay, Instant, after, at
 from duly.ids import is_id
 from duly.model.function import FunctionInfo
 from duly.model.job import JobFilter, JobRecord, NewJob, State, newest_first
+from duly.model.workflow import NewEvent
 
 if TYPE_CHECKING:
     from duly.core import Core
@@ -57,6 +59,9 @@ class Verbs(ABC):
 
     @abstractmethod
     def _cancel(self, job_id: str) -> bool | None: ...
+
+    @abstractmethod
+    def _send(self, event: NewEvent) -> None: ...
 
     def _parent_id(self) -> str | None:
         return None
@@ -149,6 +154,30 @@ class Verbs(ABC):
             raise JobNotFound(job_id)
         return won
 
+    def send(
+        self,
+        job: Job[Any] | AsyncJob[Any] | str,
+        name: str,
+        payload: Any = None,
+        *,
+        once: str | None = None,
+    ) -> None:
+        """Send an event to a run of a workflow, which reads it with `ctx.wait_for`.
+
+        `once`: a key; events with the same one are stored once. Raises WorkflowEnded if the run has
+        ended.
+        """
+        job_id = id_of(job)
+        record = self._get(job_id)
+        if record is None:
+            raise JobNotFound(job_id)
+        text = encode_event(self._core.functions, record.function, name, payload, once)
+        self._send(NewEvent(job_id, name, text, once, self._sender()))
+
+    def _sender(self) -> str | None:
+        parent = self._parent_id()
+        return None if parent is None else f"job:{parent}"
+
     def _enqueue(self, call: Call[R], scheduled_at: int, now: int) -> Job[R]:
         keep = self._core.settings.idempotency_ms
         rows = new_jobs(call, scheduled_at, now, self._parent_id(), keep)
@@ -182,6 +211,9 @@ class AsyncVerbs(ABC):
 
     @abstractmethod
     async def _cancel(self, job_id: str) -> bool | None: ...
+
+    @abstractmethod
+    async def _send(self, event: NewEvent) -> None: ...
 
     def _parent_id(self) -> str | None:
         return None
@@ -286,6 +318,27 @@ class AsyncVerbs(ABC):
         if won is None:
             raise JobNotFound(job_id)
         return won
+
+    async def send(
+        self,
+        job: AsyncJob[Any] | Job[Any] | str,
+        name: str,
+        payload: Any = None,
+        *,
+        once: str | None = None,
+    ) -> None:
+        """Send an event to a run of a workflow; see `app.send`."""
+        job_id = id_of(job)
+        record = await self._get(job_id)
+        if record is None:
+            raise JobNotFound(job_id)
+        known, function = self._core.functions, record.function
+        encode = partial(encode_event, known, function, name, payload, once)
+        is_here = known.by_any_name(function) is not None
+        text = encode() if is_here else await self._core.threads.read(encode)
+        parent = self._parent_id()
+        sender = None if parent is None else f"job:{parent}"
+        await self._send(NewEvent(job_id, name, text, once, sender))
 
     async def _bind(
         self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]

@@ -20,7 +20,7 @@ MIN_PREFIX = 4
 MAX_MATCHES = 10
 MAX_LOOKED_AT = 200
 DIGITS = 32
-NEWEST_FIRST = frozenset({"/jobs", "/webhooks"})
+NEWEST_FIRST = frozenset({"/jobs", "/webhooks", "/workflows"})
 """Lists whose cursor is `before`; the cursor of the others is `after`."""
 LISTS = {
     "job": "/jobs",
@@ -33,6 +33,7 @@ LISTS = {
 LIST_COMMANDS = {
     **{what: f"`duly {path[1:]} list`" for what, path in LISTS.items()},
     "delivery": "`duly webhooks list`",
+    "workflow run": "`duly workflows list`",
     "job and no schedule": "`duly jobs list` and `duly schedules list`",
     "queue": "`duly queues list`",
     "valid token": "`duly tokens list`",

@@ -26,6 +26,11 @@ WIDE = 10_000
 STATES = {
     "pending": "cyan",
     "running": "blue",
+    "not started": "cyan",
+    "waiting": "cyan",
+    "held": "red",
+    "retrying": "yellow",
+    "timed out": "red",
     "succeeded": "green",
     "failed": "red",
     "canceled": "yellow",

@@ -56,13 +56,17 @@ COMMANDS = {
     "why": ("duly.cli.why:why", "Explain why a job or a schedule has not run."),
     "worker": ("duly.cli.worker:worker", "Run jobs and schedules until Ctrl-C."),
     "workers": ("duly.cli.operate:workers", "List workers."),
+    "workflows": (
+        "duly.cli.workflows:workflows",
+        "List and inspect workflow runs, send them events, answer and resume them.",
+    ),
 }
 
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Get started": ("init", "dev", "migrate", "docs"),
     "Run": ("worker", "ticker", "serve"),
-    "Jobs": ("run", "jobs", "why", "functions", "queues"),
+    "Jobs": ("run", "jobs", "workflows", "why", "functions", "queues"),
     "Schedules": ("schedules", "calendars", "cron", "import"),
     "HTTP": ("endpoints", "webhooks", "tokens"),
     "Operations": ("doctor", "workers", "pause", "resume", "audit", "copy", "version"),

@@ -19,6 +19,9 @@ from duly.ids import is_id
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+SAY_HOW_LONG = ("waits_for_event", "waits_for_approval", "waits_for_jobs")
+"""Reasons that say in words when they end."""
+
 
 @click.command(cls=Command)
 @click.argument("name", metavar="JOB_OR_SCHEDULE")
@@ -105,6 +108,8 @@ def _explained(out: Out, found: Item, prefix: str = "") -> Sequence[RenderableTy
     lines.add_column(overflow="fold")
     for reason in found["reasons"]:
         lines.add_row(out.styled("•", "dim"), out.cell(_line(out, reason)))
+        if reason.get("traceback"):
+            lines.add_row("", out.styled(reason["traceback"].rstrip(), "dim"))
     return [out.styled(f"{prefix}{head}", "bold"), lines]
 
 
@@ -113,4 +118,6 @@ def _line(out: Out, reason: Item) -> str:
     until = reason["until_ms"]
     if until is None:
         return str(reason["text"])
+    if reason["cause"] in SAY_HOW_LONG:
+        return f"{reason['text']} ({out.at(until)} {out.tz.key})"
     return f"{reason['text']}, {out.ago(until)} ({out.at(until)} {out.tz.key})"

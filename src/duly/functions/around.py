@@ -101,6 +101,9 @@ def body_of(function: Function[..., Any], wrappers: Sequence[Wrapper]) -> Callab
     For an async function it returns a coroutine.
     """
     body = function.body if function.takes_context else _without_context(function.body)
+    if function.kind == Kind.WORKFLOW:
+        # It runs many times; its steps have their own wrappers.
+        return function.body
     kind = "Tx" if function.kind == Kind.MUTATION else "Ctx"
     context = f"Async{kind}" if function.is_async else kind
     chosen = [w for w in (*wrappers, *function.wrappers) if context in w.contexts]

@@ -16,6 +16,8 @@ from duly.model import strict_json
 MAX_NAME = 200
 CONTEXTS = {"Tx": "tx", "AsyncTx": "tx", "Ctx": "ctx", "AsyncCtx": "ctx"}
 """The contexts, and what their parameters are usually called."""
+ALL_CONTEXTS = CONTEXTS | {"WorkflowCtx": "ctx", "AsyncWorkflowCtx": "ctx"}
+"""The same with those of workflows, which have no wrappers."""
 
 
 def check_def(body: object, decorator: str) -> Callable[..., Any]:
@@ -39,7 +41,7 @@ def check_context(body: Callable[..., Any], context: str, decorator: str) -> Non
         what = "an async def" if context.startswith("Async") else "a def"
         raise InvalidFunction(
             f"{body.__qualname__}: the first parameter of {what} under @{decorator} must be "
-            f"`{CONTEXTS[context]}: {context}`, not {found}"
+            f"`{ALL_CONTEXTS[context]}: {context}`, not {found}"
         )
 
 
@@ -50,8 +52,8 @@ def takes_context(body: Callable[..., Any], context: str, decorator: str) -> boo
         return True
     for parameter in parameters:
         unannotated = parameter.annotation is inspect.Parameter.empty
-        is_named_so = unannotated and parameter.name in CONTEXTS.values()
-        if _type_name(parameter) in CONTEXTS or (is_named_so and parameter is parameters[0]):
+        is_named_so = unannotated and parameter.name in ALL_CONTEXTS.values()
+        if _type_name(parameter) in ALL_CONTEXTS or (is_named_so and parameter is parameters[0]):
             what = "an async def" if context.startswith("Async") else "a def"
             raise InvalidFunction(
                 f"{body.__qualname__}: {parameter} is not the context of {what} under "

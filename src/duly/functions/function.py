@@ -114,13 +114,18 @@ class Function(Generic[P, R_co]):
     def published(self, app: str) -> list[Published]:
         """How the function and each of its aliases are published."""
         schema = self.signature.schema_text
-        options = msgspec.json.encode(published_options(self.options)).decode()
+        described = msgspec.to_builtins(published_options(self.options))
+        options = msgspec.json.encode(described | self.published_more()).decode()
         names: list[tuple[str, str | None]] = [(self.name, None)]
         names += [(alias, self.name) for alias in self.traits.aliases]
         return [
             Published(name, self.kind, app, schema, options, self.internal, alias_of)
             for name, alias_of in names
         ]
+
+    def published_more(self) -> dict[str, Any]:
+        """What is published besides the options; a workflow adds its events."""
+        return {}
 
     def source(self) -> str:
         """Where the function is defined, for messages."""

@@ -132,6 +132,14 @@ class KnownFunctions:
         known = self.by_any_name(name)
         return by_name(self._published(name)) if known is None else known
 
+    def info(self, name: str) -> FunctionInfo | None:
+        """A function as its workers have published it; an older name leads to the current one."""
+        store = self._app.ready()
+        info = store.function(name)
+        if info is not None and info.alias_of is not None:
+            return store.function(info.alias_of)
+        return info
+
     def _published(self, name: str) -> FunctionInfo:
         info = self._app.ready().function(name)
         if info is None:
@@ -150,6 +158,11 @@ class KnownFunctions:
         hook = function.options.on_complete
         is_elsewhere = isinstance(function, Declared | StoredTarget)
         return not is_elsewhere and (hook is None or self.is_here(hook))
+
+    def has_code_of(self, function: Function[..., Any]) -> bool:
+        """Whether this process can run the function itself."""
+        known = self.registered.get(function.name)
+        return known is not None and known.signature is function.signature
 
     def admit(self, call: Call[R], seen: dict[str, FunctionInfo | None] | None = None) -> Call[R]:
         """Check a call and return it ready to be enqueued; functions of another app are refused.
@@ -174,8 +187,7 @@ class KnownFunctions:
             return self._admit_declared(function, call.args, {} if seen is None else seen)
         if isinstance(function, StoredTarget):
             return self._with_hook(Call(function.looked_up(self._app.ready()), call.args))
-        known = self.registered.get(function.name)
-        if known is None or known.signature is not function.signature:
+        if not self.has_code_of(function):
             raise UnknownFunction(function.name, self.registered)
         return self._with_hook(call)
 
@@ -233,10 +245,7 @@ class KnownFunctions:
         """A function whose code is in other workers, if they have published it."""
         known = self._elsewhere.get(name)
         if known is None or os_monotonic() >= known[0]:
-            store = self._app.ready()
-            info = store.function(name)
-            if info is not None and info.alias_of is not None:
-                info = store.function(info.alias_of)
+            info = self.info(name)
             if info is None:
                 # Do not cache this: it may be published at any time.
                 return None

@@ -87,6 +87,13 @@ class ActionOptions(FunctionOptions, total=False):
     isolate: Isolate | None
 
 
+class WorkflowOptions(FunctionOptions, total=False):
+    """The options of `@app.workflow`: its steps have `retry`, the run as a whole has not."""
+
+    events: Mapping[str, Any] | None
+    raises: RetryOn
+
+
 def refuse_unknown(verb: str, given: Mapping[str, object], known: type) -> None:
     """Raise the error that Python raises for an unexpected keyword argument."""
     for name in given.keys() - known.__annotations__.keys():
@@ -257,10 +264,18 @@ class Traits(msgspec.Struct, frozen=True):
     group: bool = False
     retry_on: tuple[type[BaseException], ...] = ()
     isolate: Isolate | None = None
+    events: Mapping[str, Any] | None = None
+    raises: tuple[type[BaseException], ...] = ()
 
     def __post_init__(self) -> None:
         force_setattr(self, "aliases", words_of("aliases", self.aliases))
         force_setattr(self, "retry_on", _classes(self.retry_on))
+        force_setattr(self, "raises", _classes(self.raises))
+        for kind in self.raises:
+            if not _is_exception(kind):
+                raise InvalidOption("raises", f"must be exception classes, not {kind!r}")
+        for name in self.events or ():
+            check_text("events", name)
         for alias in self.aliases:
             check_text("aliases", alias)
         for kind in self.retry_on:

@@ -23,3 +23,16 @@ def write_length(milliseconds: int) -> str:
         number, milliseconds = divmod(milliseconds, UNITS_MS[unit])
         written += f"{number}{unit}" if number else ""
     return written or "0s"
+
+
+def length_in_words(milliseconds: int) -> str:
+    """A duration in its largest unit: "3 hours"."""
+    seconds = max(0, milliseconds) // 1000
+    for size, unit in ((86_400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= size:
+            return _count(seconds // size, unit)
+    return _count(seconds, "second")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -67,6 +67,7 @@ class Kind(StrEnum):
 
     MUTATION = "mutation"
     ACTION = "action"
+    WORKFLOW = "workflow"
 
 
 class ErrorKind(StrEnum):
@@ -89,6 +90,8 @@ class Hold(StrEnum):
     SIGNATURE = "signature"
     BATCH = "batch"
     ALONE = "alone"
+    ERROR = "error"
+    HISTORY = "history"
 
 
 class NewJob(msgspec.Struct, frozen=True, array_like=True):
@@ -176,6 +179,8 @@ class Claim(msgspec.Struct, frozen=True):
     retry: str | None
     args: str
     lock_retries: int = 0
+    begun_at: int | None = None
+    """When a workflow first started, if this is not its first claim."""
     holds_key: bool = False
     """Whether calls with its key still return this job, until its body starts."""
     holds_slot: bool = False
@@ -193,6 +198,8 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
     error_message: str | None = None
     error_traceback: str | None = None
     exhausted: bool = False
+    cancels: bool = False
+    """Whether its unfinished children are canceled with it: a workflow has failed."""
 
 
 class Again(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,6 +217,14 @@ class Again(msgspec.Struct, frozen=True, kw_only=True):
     error_traceback: str | None = None
     lock_failures: int = 0
     """The new counters of these retries."""
+    begun: bool = False
+    """Whether this is a workflow that has started, and will continue."""
+    mail: int | None = None
+    """What it has read; if there is more by now, it is due immediately."""
+    waits: str | None = None
+    """What it waits for."""
+    limits: str | None = None
+    """Its limits from now on, if they change."""
 
 
 Settlement = Finish | Again
@@ -226,6 +241,8 @@ class Lost(msgspec.Struct, frozen=True):
     system_retries: int
     run_at: int
     retry: str | None
+    advanced: bool = False
+    """Whether a workflow recorded a step in this attempt."""
 
 
 class JobFailure(msgspec.Struct, frozen=True):
@@ -292,6 +309,10 @@ class JobFilter(msgspec.Struct, frozen=True, omit_defaults=True):
     batch_id: str | None = None
     exhausted: bool | None = None
     """Finished jobs that have used up their attempts."""
+    begun: bool | None = None
+    """Pending jobs: whether they are workflows that have started."""
+    held: bool | None = None
+    """Pending jobs: whether they are workflows that cannot continue with the code."""
     limit: int = 100
 
 
@@ -354,7 +375,31 @@ class Interrupted(msgspec.Struct, frozen=True):
     """The worker stopped before the body had ended; how far it got is unknown."""
 
 
-Outcome = Succeeded | Raised | Conflicted | LockRefused | SystemFailed | NeverStarted | Interrupted
+class Suspended(msgspec.Struct, frozen=True, kw_only=True):
+    """A workflow waits, or cannot continue with this code. This process keeps no part of it."""
+
+    run_at: int
+    waits: str
+    mail: int | None = None
+    advanced: bool = False
+    """Whether it recorded a step in this attempt."""
+    hold: str | None = None
+    error_kind: str | None = None
+    message: str | None = None
+    traceback: str | None = None
+    limits: str | None = None
+
+
+Outcome = (
+    Succeeded
+    | Raised
+    | Conflicted
+    | LockRefused
+    | SystemFailed
+    | NeverStarted
+    | Interrupted
+    | Suspended
+)
 
 
 class Ending(TypedDict, total=False):
@@ -380,11 +425,16 @@ class Changes(TypedDict, total=False):
     error_message: str | None
     error_traceback: str | None
     lock_failures: int
+    begun: bool
+    mail: int | None
+    waits: str | None
+    limits: str | None
 
 
 def finished(job: Claim | Lost, state: str, **ending: Unpack[Ending]) -> Finish:
     """Finish the attempt and its job."""
-    return Finish(id=job.id, token=job.token, state=state, **ending)
+    cancels = job.kind == Kind.WORKFLOW and state == State.FAILED
+    return Finish(id=job.id, token=job.token, state=state, cancels=cancels, **ending)
 
 
 def again(job: Claim | Lost | JobRecord, **changes: Unpack[Changes]) -> Again:
@@ -396,6 +446,7 @@ def again(job: Claim | Lost | JobRecord, **changes: Unpack[Changes]) -> Again:
         "crashes": job.crashes,
         "system_retries": job.system_retries,
         "hold": _hold_after(changes.get("crashes", job.crashes)),
+        "begun": job.kind == Kind.WORKFLOW,
         **changes,
     }
     return Again(id=job.id, **given)
@@ -419,7 +470,10 @@ def settle(claim: Claim, outcome: Outcome, now: int, chance: float) -> Settlemen
         case Interrupted():
             return _after_interruption(claim, now)
         case NeverStarted(hold, message):
-            return again(claim, hold=hold or _hold_after(claim.crashes), error_message=message)
+            hold = hold or _hold_after(claim.crashes)
+            return again(claim, hold=hold, error_message=message, begun=False)
+        case Suspended():
+            return _after_suspension(claim, outcome)
 
 
 def settle_success(claim: Claim, outcome: Succeeded) -> Finish:
@@ -427,8 +481,26 @@ def settle_success(claim: Claim, outcome: Succeeded) -> Finish:
     return finished(claim, State.SUCCEEDED, result=outcome.result)
 
 
+def _after_suspension(claim: Claim, outcome: Suspended) -> Again:
+    crashes = 0 if outcome.advanced else claim.crashes
+    return again(
+        claim,
+        run_at=outcome.run_at,
+        crashes=crashes,
+        system_retries=0,
+        hold=outcome.hold or _hold_after(crashes),
+        error_kind=outcome.error_kind,
+        error_message=outcome.message,
+        error_traceback=outcome.traceback,
+        mail=outcome.mail,
+        waits=outcome.waits,
+        limits=outcome.limits,
+    )
+
+
 def _after_interruption(claim: Claim, now: int) -> Settlement:
-    """A mutation left no trace; an action runs again only if its function has `retry`.
+    """A mutation left no trace, and a workflow continues from its last record; an action runs again
+    only if its function has `retry`.
 
     A shutdown is not a failure, so it does not count as an attempt.
     """
@@ -445,16 +517,18 @@ def _after_interruption(claim: Claim, now: int) -> Settlement:
 def settle_lost(job: Lost, now: int, chance: float, *, witnessed: bool = False) -> Settlement:
     """Decide what happens to a job whose worker died while running it.
 
-    A mutation's transaction died with the worker, so it simply runs again. An action may have had
-    effects, so it runs again only if its function has `retry`. After the second crash, either kind
-    runs in a separate process.
+    A mutation's transaction died with the worker, so it simply runs again, and a workflow continues
+    from its last record. An action may have had effects, so it runs again only if its function has
+    `retry`. After the second crash, a job runs in a separate process; a workflow that has recorded
+    a step since it was claimed starts to count from 0 again.
 
     A crash of that process counts only if it was `witnessed` by the worker that started the
     process and survived it. If that worker died too, something killed both, which says nothing
     about the job: it runs again, with increasing delays in case it is the job that kills them.
     """
-    alone = job.crashes >= CRASHES_BEFORE_ALONE
-    crashes = job.crashes + (witnessed or not alone)
+    before = 0 if job.advanced else job.crashes
+    alone = before >= CRASHES_BEFORE_ALONE
+    crashes = before + (witnessed or not alone)
     if witnessed and crashes >= CRASHES_UNTIL_CONVICTED:
         return finished(
             job,
@@ -462,7 +536,7 @@ def settle_lost(job: Lost, now: int, chance: float, *, witnessed: bool = False) 
             error_kind=ErrorKind.CRASH_LOOP,
             error_message=f"its process died {crashes} times, at last while it ran only this job",
         )
-    if job.kind == Kind.MUTATION:
+    if job.kind in (Kind.MUTATION, Kind.WORKFLOW):
         same = again(job, crashes=crashes)
         return _later(same, now, chance, witnessed) if alone else same
     retry = decode_retry(job.retry)

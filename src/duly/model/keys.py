@@ -185,6 +185,11 @@ def keyed(
     }
 
 
+def unfinished_key(function: str, key: str) -> str:
+    """How a key that was given as text is stored with its job."""
+    return f"{function}\nkey:{key}"
+
+
 def _unique_key(unique: Unique, function: str, args: str, arguments: Arguments) -> str:
     """Names and keys are printable, so a line break separates them."""
     if unique.key is None:

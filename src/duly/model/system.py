@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from duly.ids import is_id
 
 MAX_INTEGER = 2**63 - 1
-_IDS = frozenset("id job_id schedule_id".split())
-_NUMBERS = frozenset("version seq slot started_at token tick_at day".split())
+_IDS = frozenset("id job_id schedule_id watcher_id".split())
+_NUMBERS = frozenset("version seq slot started_at token tick_at day pos".split())
 
 
 class TableView(NamedTuple):
@@ -36,13 +36,14 @@ TABLES: dict[str, TableView] = {
     "days": _shown("schedule_id day", "dispatched skipped missed succeeded failed canceled"),
     "declarations": _shown("app"),
     "endpoints": _shown("id", "owner name timeout_ms version created_at updated_at"),
+    "events": _shown("job_id seq", "name sent_at sent_by taken_by"),
     "functions": _shown(
         "name", "kind app internal alias_of published_at status status_by status_at"
     ),
     "gateways": _shown("id", "owner name version created_at updated_at seen_at stale_since"),
     "history": _shown("id", f"{_JOB} completed_at canceled_by exhausted"),
     "inbox": _shown("id", "webhook type owner received_at job_id"),
-    "jobs": _shown("id", f"{_JOB} hold deadline_at hook_id"),
+    "jobs": _shown("id", f"{_JOB} hold deadline_at hook_id begun_at"),
     "kept": _shown("id", f"{_JOB} completed_at canceled_by exhausted"),
     "keys": _shown("scope key", "job_id expires_at"),
     "logs": _shown("job_id seq", "logged_at level"),
@@ -60,6 +61,7 @@ TABLES: dict[str, TableView] = {
     ),
     "slots": _shown("key slot", "job_id token worker_id"),
     "starts": _shown("key started_at job_id token", "expires_at"),
+    "steps": _shown("job_id scope pos", "kind name state token attempt started_at ended_at due_at"),
     "ticks": _shown(
         "schedule_id kind tick_at",
         "outcome reason job_id rotation_index due_at decided_at first_at count dst_adjusted",
@@ -69,6 +71,7 @@ TABLES: dict[str, TableView] = {
         "name scopes owner created_at created_by expires_at last_used_at revoked_at revoked_by",
     ),
     "traces": _shown("job_id"),
+    "watches": _shown("job_id watcher_id"),
     "workers": _shown("id", "app host pid queues slots threads alone beat started_at"),
 }
 

@@ -8,9 +8,11 @@ from enum import StrEnum
 import msgspec
 
 from duly.clock import from_ms
+from duly.model.durations import length_in_words
 from duly.model.function import FunctionInfo, Status
 from duly.model.job import Hold, JobRecord, State, serves
 from duly.model.keys import KeyWait
+from duly.model.workflow import AwaitedKind, OpenWait
 
 
 class Cause(StrEnum):
@@ -23,6 +25,11 @@ class Cause(StrEnum):
     NO_WORKER_HAS_IT = "no_worker_has_it"
     SIGNATURE = "signature"
     WAITS_FOR_JOBS = "waits_for_jobs"
+    WAITS_FOR_EVENT = "waits_for_event"
+    WAITS_FOR_APPROVAL = "waits_for_approval"
+    SLEEPS = "sleeps"
+    CODE_RAISED = "code_raised"
+    HISTORY_MISMATCH = "history_mismatch"
     KEY_IN_USE = "key_in_use"
     ALONE = "alone"
     NOT_DUE = "not_due"
@@ -43,6 +50,8 @@ class Reason(msgspec.Struct, frozen=True):
     """The jobs that block it, by id."""
     until: int | None = None
     """When the reason ends by itself, in milliseconds, if it does."""
+    traceback: str | None = None
+    """Of the exception because of which a workflow is held."""
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -79,6 +88,8 @@ class Facts(msgspec.Struct, frozen=True):
     """What it waits for if it is held for its limit key."""
     kill_switch: Pause | None = None
     """Who engaged the kill switch, if it is engaged."""
+    waits: tuple[OpenWait, ...] = ()
+    """What it waits for, if it is a workflow that has started."""
 
 
 def reasons(facts: Facts, now: int) -> list[Reason]:
@@ -89,15 +100,18 @@ def reasons(facts: Facts, now: int) -> list[Reason]:
     if job.state == State.RUNNING:
         return [Reason(Cause.RUNNING, f"it is running, attempt {job.attempt}")]
     found = [*_of_everything(facts), *_of_function(facts), *_of_hold(facts, now)]
-    found += [*_of_time(job, now), *_of_queue(facts)]
+    found += [*(_of_waits(facts, now) or _of_time(job, now)), *_of_queue(facts)]
     return found or [_next(facts)]
 
 
-def sentence(job: JobRecord, found: Sequence[Reason]) -> str:
-    """The reasons as a sentence."""
+def sentence(job: JobRecord, found: Sequence[Reason], *, has_started: bool = False) -> str:
+    """The reasons as a sentence. `has_started`: whether it is a workflow that continues later."""
     if found[0].cause in (Cause.FINISHED, Cause.RUNNING):
         return f"{job.function} is not waiting: {found[0].text}."
-    return f"{job.function} has not run yet: {'; '.join(reason.text for reason in found)}."
+    head = "is waiting" if has_started else "has not run yet"
+    if job.hold in (Hold.ERROR, Hold.HISTORY):
+        head = "is held"
+    return f"{job.function} {head}: {'; '.join(reason.text for reason in found)}."
 
 
 def _finished(job: JobRecord) -> str:
@@ -140,8 +154,67 @@ def _of_hold(facts: Facts, now: int) -> list[Reason]:
             died = f" ({job.error_message})" if job.error_message else ""
             text = f"it crashed two workers and waits to run in a separate process{died}"
             return [Reason(Cause.ALONE, text)]
+        case Hold.ERROR:
+            return [_of_error(job)]
+        case Hold.HISTORY:
+            text = job.error_message or "the history does not fit the code"
+            return [Reason(Cause.HISTORY_MISMATCH, f"{text}; {HELD}")]
         case _:
             return [] if _has_it(facts) else [_no_worker_has_it(facts)]
+
+
+HELD = "it continues when other code starts, or with `duly workflows resume`"
+
+
+def _of_error(job: JobRecord) -> Reason:
+    text = f"its code raised {job.error_message or 'an exception'}; {HELD}"
+    return Reason(Cause.CODE_RAISED, text, traceback=job.error_traceback)
+
+
+def _of_waits(facts: Facts, now: int) -> list[Reason]:
+    """What a workflow waits for; nothing if it is about to continue."""
+    if facts.job.run_at <= now:
+        return []
+    return [_of_wait(wait, now) for wait in facts.waits]
+
+
+def _of_wait(wait: OpenWait, now: int) -> Reason:
+    match wait.kind:
+        case AwaitedKind.EVENT:
+            text = f"it has been waiting for event {wait.name!r}{_how_long(wait, now)}"
+            return Reason(Cause.WAITS_FOR_EVENT, text, until=wait.until)
+        case AwaitedKind.APPROVAL:
+            text = f"it has been waiting for approval {wait.name!r}{_how_long(wait, now)}"
+            return Reason(Cause.WAITS_FOR_APPROVAL, text + _request(wait), until=wait.until)
+        case AwaitedKind.JOB:
+            text = f"it has been waiting for job {wait.name} to end{_how_long(wait, now)}"
+            return Reason(Cause.WAITS_FOR_JOBS, text, (wait.name,), until=wait.until)
+        case AwaitedKind.RETRY:
+            message = "" if wait.failure is None else f" ({wait.failure.message})"
+            text = f"attempt {wait.attempt} of its step {wait.label or wait.name} failed{message}"
+            text += "" if wait.until is None else f", the next is due at {_when(wait.until)}"
+            return Reason(Cause.RETRY_LATER, text, until=wait.until)
+        case AwaitedKind.PAUSED:
+            text = f"function {wait.name} of its next step is paused"
+            return Reason(Cause.FUNCTION_PAUSED, text)
+        case _:
+            text = "it sleeps" + ("" if wait.until is None else f" until {_when(wait.until)}")
+            return Reason(Cause.SLEEPS, text, until=wait.until)
+
+
+def _how_long(wait: OpenWait, now: int) -> str:
+    since = "" if wait.since is None else f" for {length_in_words(now - wait.since)}"
+    if wait.until is None:
+        return since
+    return f"{since}, and times out in {length_in_words(wait.until - now)}"
+
+
+def _request(wait: OpenWait) -> str:
+    """What an approval asks, and whom."""
+    if wait.request is None or not (wait.request.text or wait.request.to):
+        return ""
+    to = f" of {wait.request.to}" if wait.request.to else ""
+    return f" (asked{to}: {wait.request.text})"
 
 
 def _of_key(facts: Facts, now: int) -> list[Reason]:

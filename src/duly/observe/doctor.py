@@ -19,6 +19,7 @@ from duly.calendars import Calendars
 from duly.clock import SystemClock, from_ms, os_monotonic, os_sleep
 from duly.core import Core
 from duly.errors import DulyError, StoreError, StoreUnavailable
+from duly.model.durations import length_in_words
 from duly.model.function import FunctionInfo, Status, is_reserved
 from duly.model.job import Hold, JobFilter
 from duly.model.measure import CAP as COUNTED
@@ -370,7 +371,7 @@ def _ticker(signs: Signs) -> Iterator[Finding]:
     if lag > LATE_MS:
         yield _wrong(
             "ticker",
-            f"schedules have been overdue for {_length(lag)}: no ticker is running",
+            f"schedules have been overdue for {length_in_words(lag)}: no ticker is running",
             "start `duly worker` (without --no-ticker) or `duly ticker`",
         )
     else:
@@ -439,7 +440,7 @@ def _overdue(signs: Signs) -> Iterator[Finding]:
         yield _wrong(
             "jobs",
             f"queue {queue.name!r}: {_at_least(queue.due, 'job', COUNTED)} due, the oldest for"
-            f" {_length(queue.lag_ms)}",
+            f" {length_in_words(queue.lag_ms)}",
             _why_late(signs, queue.name),
         )
 
@@ -575,14 +576,6 @@ def _count(number: int, noun: str) -> str:
 def _at_least(number: int, noun: str, limit: int) -> str:
     """A number that was counted up to a limit."""
     return f"{number:,} or more {noun}s" if number >= limit else _count(number, noun)
-
-
-def _length(ms: int) -> str:
-    seconds = ms // 1000
-    for size, unit in ((86_400, "day"), (3600, "hour"), (60, "minute")):
-        if seconds >= size:
-            return _count(seconds // size, unit)
-    return _count(seconds, "second")
 
 
 def _named(names: Sequence[str]) -> str:

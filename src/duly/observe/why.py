@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from duly.calls.runs import open_waits_of, phase
 from duly.errors import JobNotFound
 from duly.model.job import Hold, JobFilter, JobRecord, State
 from duly.model.stored_values import read
 from duly.model.why import Facts, Pause, Reason, Server, reasons, sentence
+from duly.model.workflow import Phase
 
 if TYPE_CHECKING:
     from duly.core import Core
@@ -34,7 +36,8 @@ def explain(core: Core, job_id: str) -> Why:
     if record is None:
         raise JobNotFound(job_id)
     found = reasons(_facts(core, record), core.now())
-    return Why(job_id, tuple(found), sentence(record, found))
+    has_started = phase(core, record) == Phase.WAITING
+    return Why(job_id, tuple(found), sentence(record, found, has_started=has_started))
 
 
 def _facts(core: Core, record: JobRecord) -> Facts:
@@ -59,6 +62,7 @@ def _facts(core: Core, record: JobRecord) -> Facts:
         in_the_way=tuple(_in_the_way(core, record)),
         key=store.key_wait(record.id, core.now()) if record.hold == Hold.KEY else None,
         kill_switch=None if killed is None else Pause(killed.paused_by, killed.note),
+        waits=tuple(open_waits_of(core, record)),
     )
 
 

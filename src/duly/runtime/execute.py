@@ -12,7 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -63,6 +63,57 @@ OnLoop = Callable[["Attempt", Coroutine[Any, Any, Any], Home], Any]
 """Runs a mutation's coroutine on an event loop, while this thread does the work of `Home`."""
 
 
+class Unwound(BaseException):
+    """Ends the body of a workflow; whatever it returns or raises after that does not count.
+
+    Not an Exception, so that code that catches everything does not swallow it.
+    """
+
+    def __init__(self, outcome: Outcome | None) -> None:
+        self.outcome = outcome
+        super().__init__()
+
+
+class StepLimit:
+    """The time limit of a mutation that is a step of a workflow."""
+
+    def __init__(self, claim: Claim, stop: Callable[[], None], watch: Watch | None) -> None:
+        # The watchdog insists, as for any mutation: an interrupt between two statements is lost.
+        self.claim = msgspec.structs.replace(claim, kind=Kind.MUTATION)
+        self.deadline: float | None = None
+        self.is_over = False
+        self._stop = stop
+        self._watch = watch
+        self._active = threading.Lock()
+
+    def begin(self, seconds: float) -> None:
+        """Count the time from now; in tests nothing watches it."""
+        if self._watch is not None and math.isfinite(seconds):
+            self._watch.watch(self, seconds)
+
+    def time_out(self) -> None:
+        """The time is over: the statement that runs fails."""
+        with self._active:
+            if self.deadline is not None:
+                self.is_over = True
+                self._stop()
+
+    def end(self) -> None:
+        """From here on nothing is interrupted."""
+        with self._active:
+            self.deadline = None
+        if self._watch is not None:
+            self._watch.release(self)
+
+
+class Watch(Protocol):
+    """The watchdog, as far as steps need it."""
+
+    def watch(self, limit: StepLimit, seconds: float, /) -> None: ...
+
+    def release(self, limit: StepLimit, /) -> None: ...
+
+
 class Attempt:
     """One execution of a job in this process. The first outcome counts, later ones are dropped."""
 
@@ -81,6 +132,8 @@ class Attempt:
         "ended_at",
         "failed_calls",
         "hooks",
+        "is_quiet",
+        "is_silent",
         "loop",
         "report",
         "reports",
@@ -88,7 +141,9 @@ class Attempt:
         "runnable",
         "scheduled",
         "started",
+        "stopping",
         "timed_out",
+        "watch",
     )
 
     def __init__(
@@ -117,11 +172,19 @@ class Attempt:
         self.started = 0.0
         self.resolved = False
         self.canceled = False
+        self.stopping = False
+        """Whether the worker stops: a workflow then continues elsewhere."""
+        self.is_silent: Callable[[], bool] | None = None
+        """Whether the worker may look dead to others: a workflow then does not begin a step."""
+        self.is_quiet: Callable[[], bool] | None = None
+        """Whether log lines are dropped: a workflow repeats what it has done before."""
         self.timed_out = False
         self.deadline: float | None = None
         self.failed_calls: set[tuple[Scrub, str]] = set()
         self.cancel_body: Callable[[], None] | None = None
         self.loop: OnLoop | None = None
+        self.watch: Watch | None = None
+        """How a step of a workflow gets a time limit; None in tests."""
         self._inside = 0
         self._postponed = False
 
@@ -165,7 +228,8 @@ class Attempt:
     def body_starts(self) -> None:
         """Tell the hooks, once for each attempt, that the body starts."""
         if self.hooks is not None:
-            if self.began_at is None:
+            # A workflow that continues has started already.
+            if self.began_at is None and self.claim.begun_at is None:
                 self.hooks.started(self)
             self.began_at, self.ended_at = self.hooks.now(), None
 
@@ -186,6 +250,12 @@ class Attempt:
         value: T = self.loop(self, body, home)
         return value
 
+    def limit_step(self, seconds: float, stop: Callable[[], None]) -> StepLimit:
+        """Call `stop`, repeatedly, once a step has run for `seconds`."""
+        limit = StepLimit(self.claim, stop, self.watch)
+        limit.begin(seconds)
+        return limit
+
     def progress(self, value: float, note: str | None) -> None:
         """Report the body's progress."""
         if self.reports is not None:
@@ -193,7 +263,7 @@ class Attempt:
 
     def say(self, level: str, text: str) -> None:
         """Add a line to the job's log."""
-        if self.reports is not None:
+        if self.reports is not None and not (self.is_quiet and self.is_quiet()):
             self.reports.say(self._own_report(), level, text)
 
     def _own_report(self) -> Report:
@@ -232,7 +302,7 @@ class Attempt:
         """
         self.timed_out = True
         self.canceled = True
-        if self.claim.kind == Kind.ACTION:
+        if self.claim.kind != Kind.MUTATION:
             self.resolve(timeout_outcome(self.claim))
         self._stop_body()
 
@@ -257,6 +327,8 @@ def run_action(attempt: Attempt) -> None:
     try:
         value = context_of(attempt).run(runnable.call_action, attempt, arguments)
         outcome = _success(attempt, value)
+    except Unwound as end:
+        outcome = end.outcome
     except errors.Canceled as error:
         outcome = None if attempt.canceled else failure(attempt, error)
     except BaseException as error:
@@ -276,6 +348,8 @@ async def run_async_action(attempt: Attempt) -> None:
     outcome: Outcome | None
     try:
         outcome = _success(attempt, await runnable.call_async(attempt, arguments))
+    except Unwound as end:
+        outcome = end.outcome
     except errors.Canceled as error:
         outcome = None if attempt.canceled else failure(attempt, error)
     except BaseException as error:

@@ -17,7 +17,7 @@ from duly.clock import os_monotonic
 from duly.errors import StoreError
 from duly.model import attempt as model
 from duly.model.attempt import AttemptInfo, Hook, Hooks
-from duly.model.job import Claim, Finish, JobRecord, Lost, Settlement
+from duly.model.job import Claim, Finish, JobRecord, Kind, Lost, Settlement
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +92,9 @@ class HookCalls:
     def settled(self, attempt: ObservedAttempt, settlement: Settlement) -> None:
         """The outcome of an attempt is durable. No hook is called if it was given back."""
         claim = attempt.claim
+        if claim.kind == Kind.WORKFLOW and not isinstance(settlement, Finish):
+            # It waits, or continues elsewhere.
+            return
         ran = attempt.began_at is not None
         if ran or isinstance(settlement, Finish) or model.is_retry(claim, settlement):
             info = model.settled(claim, claim.attempt, settlement, _duration(attempt))
@@ -110,6 +113,8 @@ class HookCalls:
     def rescued(self, ended: Iterable[tuple[Lost, Settlement]]) -> None:
         """The jobs of a dead worker were settled here."""
         for lost, settlement in ended if self._host.may_have_hooks else ():
+            if lost.kind == Kind.WORKFLOW and not isinstance(settlement, Finish):
+                continue
             self._put(partial(self._look_up, None, lost.attempt, settlement))
 
     def _look_up(self, claim: Claim | None, attempt: int, settlement: Settlement) -> None:

@@ -56,9 +56,13 @@ class Janitor:
         alone_runs: AloneRuns | None = None,
         hooks: HookCalls | None = None,
         functions: Callable[[], Sequence[str]] = tuple,
+        build: Callable[[], str] | None = None,
         queues: Sequence[str] | None = None,
     ) -> None:
-        """`functions` and `queues`: whose jobs may run in `alone_runs`, if they must run alone."""
+        """`functions` and `queues`: whose jobs may run in `alone_runs`, if they must run alone.
+
+        `build`: the code here; held workflows that it has not tried are freed.
+        """
         self._store = store
         self._clock = clock
         self._retention_ms = round(retention.total_seconds() * 1000)
@@ -67,6 +71,7 @@ class Janitor:
         self._alone_runs = alone_runs
         self._hooks = hooks
         self._functions = functions
+        self._build = build
         self._queues = queues
         self._overdue_since: dict[_Attempt, float] = {}
         self._retained_at: float | None = None
@@ -86,6 +91,7 @@ class Janitor:
         self._time_out(now)
         more |= self._store.hold_unknown(now) >= 1000
         more |= self._store.release_known() >= 1000
+        more |= self._release_held()
         more |= self._admit_waiters(now)
         self._free_hooks()
         more |= self._retain(now)
@@ -139,6 +145,18 @@ class Janitor:
         if admitted:
             self._store.ring()
         return admitted and self._looked_at_key != ""
+
+    def _release_held(self) -> bool:
+        """Let this code try workflows that other code could not continue. Return whether there may
+        be more.
+        """
+        functions = self._functions() if self._build is not None else ()
+        if self._build is None or not functions:
+            return False
+        freed = self._store.release_held(functions, self._build())
+        if freed:
+            self._store.ring()
+        return freed >= 1000
 
     def _free_hooks(self) -> None:
         """Free hooks that were not freed when their job ended.

@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 
 from duly.clock import Clock
 from duly.model.job import (
+    Again,
     Claim,
     ErrorKind,
     Finish,
@@ -52,7 +53,10 @@ class Outcomes:
         held: dict[str, Attempt],
         reports: Reports,
         counts: Counts,
+        look_again: Callable[[], None],
     ) -> None:
+        """`look_again` is called when a job was returned that is due before the next poll."""
+        self._look_again = look_again
         self._store = store
         self._clock = clock
         self._held = held
@@ -152,6 +156,8 @@ class Outcomes:
     def note(self, batch: Sequence[Settlement], settled: set[str]) -> None:
         """A batch was written: forget all of it, and count the attempts that were settled."""
         ran: Counter[tuple[str, str, float]] = Counter()
+        if any(isinstance(each, Again) and self._is_due_soon(each) for each in batch):
+            self._look_again()
         for settlement in batch:
             attempt = self._held.get(settlement.id)
             if attempt is not None and attempt.claim.token == settlement.token:
@@ -165,6 +171,10 @@ class Outcomes:
                 word = _word(settlement) if settlement.id in settled else TOO_LATE
                 log_change(settlement.id, attempt, word)
         self._count(ran)
+
+    def _is_due_soon(self, again: Again) -> bool:
+        # A workflow may have got an event since it looked.
+        return again.begun or again.run_at < self._clock.now() + POLL_SECONDS * 1000
 
     def _note_unlocked(self, batch: Sequence[Settlement], error: RowsLocked) -> None:
         """Rows that others have locked are settled later, so that nothing waits for them."""

@@ -25,6 +25,16 @@ Scrub = Callable[[str, str], str]
 """Removes redacted values from a text, given the arguments of the call."""
 
 
+class RunningLimit(Protocol):
+    """The time limit of a step."""
+
+    is_over: bool
+
+    def end(self) -> None:
+        """From here on nothing is interrupted."""
+        ...
+
+
 class RunningAttempt(Protocol):
     """An attempt as the function's context sees it."""
 
@@ -33,6 +43,12 @@ class RunningAttempt(Protocol):
     """The function's context, once its body has started."""
     canceled: bool
     """Whether the job was taken away: its result will be dropped."""
+    stopping: bool
+    """Whether the worker stops."""
+    is_silent: Callable[[], bool] | None
+    """Whether the worker may look dead to others, and must start nothing."""
+    is_quiet: Callable[[], bool] | None
+    """Whether log lines are dropped: a workflow repeats what it has done before."""
     scheduled: bool
     """Whether the body has scheduled jobs, so that workers must be woken after the commit."""
     failed_calls: set[tuple[Scrub, str]]
@@ -45,6 +61,10 @@ class RunningAttempt(Protocol):
 
     def on_loop(self, body: Coroutine[Any, Any, T], home: Home, /) -> T:
         """Run a mutation's coroutine on an event loop, and what it gives to `home` here."""
+        ...
+
+    def limit_step(self, seconds: float, stop: Callable[[], None], /) -> RunningLimit:
+        """Call `stop`, repeatedly, once a step has run for `seconds`."""
         ...
 
     def progress(self, value: float, note: str | None, /) -> None:
@@ -139,6 +159,11 @@ class Program(Protocol):
     @property
     def revision(self) -> int:
         """Increases whenever a function is defined."""
+        ...
+
+    @property
+    def build(self) -> str:
+        """Identifies the code: a run that one build cannot continue waits for another."""
         ...
 
     @property

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, NamedTuple, Protocol
 
@@ -206,13 +206,16 @@ class Reports:
                     parts.append(_Part(report, report.stored_progress(), report.updates, lines))
         return parts, room <= 0
 
-    def _write(self, parts: Iterable[_Part]) -> None:
+    def _write(self, parts: Sequence[_Part]) -> None:
         progress = [part.progress for part in parts if part.progress is not None]
         lines = [line for part in parts for line in part.lines]
         if not progress and not lines:
             return
+        workflows = {
+            part.report.claim.id for part in parts if part.report.claim.kind == Kind.WORKFLOW
+        }
         try:
-            self._store.report(progress, lines)
+            self._store.report(progress, lines, workflows)
         except OUTAGE:
             raise
         except Exception as error:

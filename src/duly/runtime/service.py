@@ -128,6 +128,7 @@ class Service:
             alone_runs=alone_runs,
             hooks=program.hook_calls,
             functions=lambda: self.worker.functions,
+            build=lambda: program.build,
             queues=queues,
         )
         self._alone_runs = alone_runs

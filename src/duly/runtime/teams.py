@@ -37,6 +37,9 @@ Ended = Callable[[Attempt], None]
 
 CONNECT_AGAIN_SECONDS = 1.0
 
+# How often the loop turns for canceled bodies before it stops without them.
+ENDING_TURNS = 20
+
 QUICK_SECONDS = 0.001
 # For each thread, how many attempts may wait in the queue while bodies are quick.
 AHEAD = 9
@@ -206,12 +209,19 @@ class AsyncTeam:
     def stop(self) -> None:
         self._stopping = True
         if self._loop is not None and self._thread is not None:
-            # One iteration later: attempts handed over before have started by then, and can end.
-            self._loop.call_soon_threadsafe(self._loop.call_soon, self._loop.stop)
+            # Later: attempts handed over before have started by then, and can end.
+            self._loop.call_soon_threadsafe(self._stop_soon, self._loop, ENDING_TURNS)
             self._thread.join(1)
             if not self._thread.is_alive():
                 self._loop.close()
             self._loop = None
+
+    def _stop_soon(self, loop: asyncio.AbstractEventLoop, turns: int) -> None:
+        """A body that was canceled ends after some turns: first its branches, then itself."""
+        if turns and (self._tasks or turns == ENDING_TURNS):
+            loop.call_soon(self._stop_soon, loop, turns - 1)
+        else:
+            loop.stop()
 
 
 class _LoopBody:

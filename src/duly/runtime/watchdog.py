@@ -7,12 +7,15 @@ from collections.abc import Callable, Sequence
 
 from duly.clock import Clock
 from duly.model.job import Kind
-from duly.runtime.execute import Attempt
+from duly.runtime.execute import Attempt, StepLimit
 
 IDLE_SECONDS = 3600.0
 INSIST_EVERY = 0.1
 # A canceled async body cleans up, and canceling it again would interrupt that.
 REMIND_ACTIONS_EVERY = 5.0
+
+
+Watched = Attempt | StepLimit
 
 
 class Watchdog:
@@ -24,10 +27,10 @@ class Watchdog:
         self._guard = threading.Lock()
         # In order of arrival, so that a simulation replays exactly; each with the time before which
         # it need not be told again.
-        self._watched: dict[Attempt, float] = {}
+        self._watched: dict[Watched, float] = {}
         self._next_pass = 0.0
 
-    def watch(self, attempt: Attempt, seconds: float) -> None:
+    def watch(self, attempt: Watched, seconds: float) -> None:
         """Measured with the monotonic clock, so that jumps of the wall clock cause no timeouts."""
         attempt.deadline = self._clock.monotonic() + seconds
         with self._guard:
@@ -35,7 +38,7 @@ class Watchdog:
         if attempt.deadline < self._next_pass:
             self._wake()
 
-    def release(self, attempt: Attempt) -> None:
+    def release(self, attempt: Watched) -> None:
         if attempt in self._watched:
             with self._guard:
                 self._watched.pop(attempt, None)
@@ -50,7 +53,7 @@ class Watchdog:
         self._next_pass = now + delay
         return delay
 
-    def _time_out_overdue(self, watched: Sequence[tuple[Attempt, float]], now: float) -> float:
+    def _time_out_overdue(self, watched: Sequence[tuple[Watched, float]], now: float) -> float:
         # A body that ends meanwhile clears its deadline.
         times = [(a, max(d, again)) for a, again in watched if (d := a.deadline) is not None]
         overdue = [attempt for attempt, at in times if at <= now]
@@ -60,7 +63,7 @@ class Watchdog:
         delays += [at - now for _, at in times if at > now]
         return min(delays, default=IDLE_SECONDS)
 
-    def _reminder_delay(self, attempt: Attempt, now: float) -> float:
+    def _reminder_delay(self, attempt: Watched, now: float) -> float:
         if attempt.claim.kind == Kind.MUTATION:
             return INSIST_EVERY
         with self._guard:

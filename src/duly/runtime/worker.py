@@ -97,7 +97,9 @@ class Worker:
         self._claiming = threading.Lock()
         self._quiet = threading.Condition(self._guard)
         self._reports = Reports(self.store, self.clock)
-        self._outcomes = Outcomes(self.store, self.clock, self._held, self._reports, program.counts)
+        self._outcomes = Outcomes(
+            self.store, self.clock, self._held, self._reports, program.counts, self._look_again
+        )
         self._lifespan = contextlib.ExitStack()
         self._while_running = contextlib.ExitStack()
         self._stopping = False
@@ -243,6 +245,8 @@ class Worker:
     def stop(self, drain: float = DRAIN_SECONDS) -> None:
         """Stop claiming, let running jobs end, and give back claims that never started."""
         self._stopping = True
+        for attempt in list(self._held.values()):
+            attempt.stopping = True
         self._give_back_queued()
         log.info(
             "worker %s stops claiming jobs; waiting for %d to finish", self.id, len(self._held)
@@ -510,6 +514,7 @@ class Worker:
         started = self.clock.monotonic()
         for attempt in attempts:
             attempt.started = started
+            attempt.stopping, attempt.is_silent = self._stopping, self._is_silent
         self._tell_replaced(claims)
         with self._guard:
             self._busy += len(attempts)
@@ -541,15 +546,23 @@ class Worker:
     def _hand_out(self, attempts: Sequence[Attempt]) -> None:
         attempts = self._without_changed_kinds(attempts)
         mutations = [a for a in attempts if a.runnable.kind == Kind.MUTATION]
-        actions = [a for a in attempts if a.runnable.kind == Kind.ACTION]
+        actions = [a for a in attempts if a.runnable.kind != Kind.MUTATION]
         for attempt in actions:
+            if attempt.claim.kind == Kind.WORKFLOW:
+                attempt.watch = self._watchdog
             if attempt.claim.timeout_ms is not None:
-                self._watchdog.watch(attempt, attempt.claim.timeout_ms / 1000)
+                self._watchdog.watch(attempt, self._time_left(attempt.claim))
         threads = [a for a in actions if _needs_thread(a.runnable)]
         coroutines = [a for a in actions if not _needs_thread(a.runnable)]
         self._hand_over(
             [(self._async, coroutines), (self._threads, threads), (self._mutations, mutations)]
         )
+
+    def _time_left(self, claim: Claim) -> float:
+        """The time limit of a workflow counts from its first claim."""
+        assert claim.timeout_ms is not None
+        used = 0 if claim.begun_at is None else self.clock.now() - claim.begun_at
+        return max(0, claim.timeout_ms - used) / 1000
 
     def _hand_over(self, shares: list[tuple[Team, list[Attempt]]]) -> None:
         """Give each team its share.
@@ -603,6 +616,11 @@ class Worker:
 
     def _watch_pass(self) -> float:
         return self._watchdog.one_pass()
+
+    def _look_again(self) -> None:
+        """There may be a due job, or one that is due before the next poll."""
+        self.notified.set()
+        self.loop.wake()
 
     # Ending
 
@@ -674,7 +692,7 @@ class Worker:
             return
         jobs = {job_id: self.store.get(job_id) for job_id in unknown}
         agains = [
-            again(job, token=unknown[job.id], hold=job.hold)
+            again(job, token=unknown[job.id], hold=job.hold, begun=False)
             for job in jobs.values()
             if job is not None
         ]
@@ -719,4 +737,4 @@ class Worker:
 
 def _needs_thread(runnable: Runnable) -> bool:
     """Sync actions, and isolated ones, whose threads wait for their processes."""
-    return runnable.kind == Kind.ACTION and (not runnable.is_async or runnable.isolated)
+    return runnable.kind != Kind.MUTATION and (not runnable.is_async or runnable.isolated)

@@ -23,9 +23,11 @@ from duly.errors import (
     GatewayRefused,
     GatewayUnavailable,
     MissingExtra,
+    NotAWorkflow,
     QueryTooBroad,
     ReadOnlyCalendar,
     ScheduleExists,
+    SelfApproval,
     StaleVersion,
     StoreError,
     WrongStatus,
@@ -53,6 +55,10 @@ Ms = Annotated[int, Meta(description="Milliseconds since 1970 UTC.")]
 
 def time_of(ms: int | None) -> datetime | None:
     return None if ms is None else from_ms(ms)
+
+
+def ms_of(instant: datetime | None) -> int | None:
+    return None if instant is None else round(instant.timestamp() * 1000)
 
 
 class Shape(msgspec.Struct, forbid_unknown_fields=True):
@@ -176,6 +182,8 @@ STATUSES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int], ...] 
     (ReadOnlyCalendar, 403),
     ((CalendarExists, EndpointExists, GatewayExists, ScheduleExists), 409),
     ((StaleVersion, WrongStatus), 409),
+    (NotAWorkflow, 404),
+    (SelfApproval, 403),
     (GatewayUnavailable, 502),
     (GatewayRefused, 422),
     (LookupError, 404),
@@ -194,8 +202,9 @@ def status_of(error: DulyError) -> int:
 
 
 def code_of(error: Exception) -> str:
-    """JobNotFound → job_not_found."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()
+    """JobNotFound → job_not_found, NotAWorkflow → not_a_workflow."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", type(error).__name__)
+    return words.lower()
 
 
 def error_of(error: Exception) -> Refused | None:

@@ -20,6 +20,7 @@ from duly.model.job import (
     TrackedJob,
 )
 from duly.model.progress import LogEntry
+from duly.model.workflow import NewEvent, Put
 from duly.store.statements import Dialect
 
 if TYPE_CHECKING:
@@ -237,6 +238,14 @@ class StoreTx(Protocol):
 
         That stays true until the transaction ends.
         """
+        ...
+
+    def put_steps(self, puts: Sequence[Put], /) -> bool:
+        """Record steps of a workflow with the effects of this transaction."""
+        ...
+
+    def send(self, event: NewEvent, now: int) -> None:
+        """Send an event to a workflow."""
         ...
 
     def savepoint(self) -> AbstractContextManager[None]:

@@ -9,7 +9,15 @@ from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from duly.model.job import Claim, Lost, NewJob, Settlement
-from duly.store.base import Address, ClaimRequest, DatabaseInfo, MutationLane, StoreTx, WorkerInfo
+from duly.store.base import (
+    Address,
+    Blame,
+    ClaimRequest,
+    DatabaseInfo,
+    MutationLane,
+    StoreTx,
+    WorkerInfo,
+)
 from duly.store.session import Session
 
 T = TypeVar("T")
@@ -114,6 +122,10 @@ class Engine(ABC):
 
     @abstractmethod
     def mutation_lane(self) -> MutationLane: ...
+
+    @abstractmethod
+    def blame(self, error: BaseException) -> Blame:
+        """The cause of the error that ended a user transaction."""
 
     @abstractmethod
     def register(self, worker: WorkerInfo, now: int) -> None:

@@ -71,11 +71,14 @@ KEY_HOLDERS = each(
     sqlite="SELECT DISTINCT +job_id FROM @slots WHERE key = :key LIMIT 100",
     postgres="SELECT DISTINCT job_id::text FROM @slots WHERE key = :key LIMIT 100",
 )
+# See KEEP_KEY.
+_FORGOTTEN = """k.expires_at <= :now AND NOT (k.scope = 'idempotency'
+            AND EXISTS (SELECT 1 FROM @jobs WHERE id = k.job_id AND kind = 'workflow'))"""
 FORGET_KEYS = each(
-    sqlite="""DELETE FROM @keys WHERE rowid IN
-        (SELECT rowid FROM @keys WHERE expires_at <= :now LIMIT 1000) RETURNING 1""",
-    postgres="""DELETE FROM @keys WHERE ctid = ANY(ARRAY(
-        SELECT ctid FROM @keys WHERE expires_at <= :now LIMIT 1000 FOR UPDATE SKIP LOCKED))
+    sqlite=f"""DELETE FROM @keys WHERE rowid IN
+        (SELECT rowid FROM @keys k WHERE {_FORGOTTEN} LIMIT 1000) RETURNING 1""",
+    postgres=f"""DELETE FROM @keys WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM @keys k WHERE {_FORGOTTEN} LIMIT 1000 FOR UPDATE SKIP LOCKED))
         RETURNING 1""",
 )
 # A transaction that reads how much room a key has, in order to start a job or hold it, or that
@@ -418,7 +421,8 @@ class Starting:
             grant = granted[claim.id]
             for key, slot in grant.slots:
                 slots.append(_Slot(key, slot, claim.id, claim.token, self._worker_id))
-            if grant.start is not None:
+            # A workflow that continues has started before.
+            if grant.start is not None and claim.begun_at is None:
                 key, per = grant.start
                 starts.append(_Start(key, self._now, claim.id, claim.token, self._now + per))
         # The primary key is the final safeguard: taking a slot twice undoes the whole claim.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from duly.model.job import (
     Claim,
+    Finish,
     NewJob,
     Settlement,
 )
@@ -16,7 +17,7 @@ from duly.store.base import (
     ClaimRequest,
 )
 from duly.store.statements import Dialect, Statement
-from duly.store.steps import Ask, Row
+from duly.store.steps import Ask, Row, drive
 
 
 class Session(ABC):
@@ -49,6 +50,14 @@ class Session(ABC):
         if isinstance(ask.statement, str):
             return self.run_text(ask.statement, parameters)
         return self.run(ask.statement, parameters)
+
+    def cancel_children_of(
+        self, finishes: Iterable[Finish], settled: Collection[str], now: int
+    ) -> None:
+        """Cancel the unfinished jobs that failed workflows have enqueued."""
+        failed = [finish.id for finish in finishes if finish.cancels and finish.id in settled]
+        if failed:
+            drive(steps.cancel_children(self.dialect, failed, now), self.answer)
 
     def ids(self, statement: Statement, parameters: Mapping[str, Any]) -> list[str]:
         """The first column of the rows."""

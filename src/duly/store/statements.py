@@ -52,6 +52,7 @@ def words_for(dialect: Dialect, schema: str = "duly") -> dict[str, str]:
     tables += "keys slots starts progress logs".split()
     tables += "schedules ticks calendars costs days audit declarations".split()
     tables += "tokens requests inbox endpoints gateways counters traces".split()
+    tables += "steps events watches".split()
     columns = {column: _read_as(column, dialect) for column in RECORD_COLUMNS}
     short = {f"short_{name}": _short(name, dialect) for name in ("args", "result")}
     # SQLite would read through a long result to reach the arguments behind it, so short ones are

@@ -148,21 +148,27 @@ WRITE_LOGS = each(
             :line::text[])
         ON CONFLICT DO NOTHING""",
 )
-_LOOK = "state, token, attempt, value, note, p.revision, updated_at"
+# The progress of a workflow belongs to the whole run, not only to its latest claim.
+_REVISION = """CASE WHEN kind = 'workflow'
+    THEN (((CAST(token AS bigint) - 1) | 1) << 32) | (p.revision & 4294967295)
+    ELSE p.revision END"""
 
 
 def _look_sqlite(table: str) -> str:
-    columns = "+" + _LOOK.replace(", ", ", +")
-    return f"""SELECT +t.id, {columns} FROM {table} t LEFT JOIN @progress p ON p.job_id = t.id
+    return f"""SELECT +t.id, +state, +token, +attempt, +value, +note, {_REVISION},
+            +updated_at
+        FROM {table} t LEFT JOIN @progress p ON p.job_id = t.id
         WHERE t.id IN (SELECT value FROM json_each(:ids))"""
 
 
 # One job after the other: a plan that was made while a table was empty would read all of it, even
 # after it has grown.
 def _look_postgres(table: str) -> str:
-    return f"""SELECT w.id::text, {_LOOK}
+    return f"""SELECT w.id::text, state, token, attempt, value, note,
+            {_REVISION}, updated_at
         FROM unnest(:ids::uuid[]) AS w (id)
-        CROSS JOIN LATERAL (SELECT state, token, attempt FROM {table} WHERE id = w.id LIMIT 1) t
+        CROSS JOIN LATERAL (
+            SELECT state, token, attempt, kind FROM {table} WHERE id = w.id LIMIT 1) t
         LEFT JOIN LATERAL (SELECT value, note, revision, updated_at FROM @progress
             WHERE job_id = w.id LIMIT 1) p ON true"""
 
@@ -204,12 +210,14 @@ DEBOUNCE = both(
             started_at = NULL, deadline_at = NULL
         WHERE pending_key = :pending_key RETURNING @id"""
 )
+# An idempotency key belongs to a run of a workflow until it has ended, however long that takes.
 KEEP_KEY = both(
     """INSERT INTO @keys AS k (scope, key, job_id, expires_at)
         VALUES (:scope, :key, :job_id, :expires_at)
         ON CONFLICT (scope, key) DO UPDATE
             SET job_id = excluded.job_id, expires_at = excluded.expires_at
-            WHERE k.expires_at <= :now RETURNING 1"""
+            WHERE k.expires_at <= :now AND NOT (k.scope = 'idempotency' AND EXISTS (
+                SELECT 1 FROM @jobs WHERE id = k.job_id AND kind = 'workflow')) RETURNING 1"""
 )
 PASS_KEY = both(
     """UPDATE @keys SET job_id = :holder
@@ -515,15 +523,23 @@ def cancel_live(
     """Cancel the unfinished ones, and descendants that are reached through unfinished jobs."""
     which = PENDING_IDS if only_pending else LIVE_IDS
     level = _ids((yield Ask(which, {"ids": array(dialect, job_ids)})))
-    canceled = 0
-    from_parent = False
-    while level:
-        yield from move_canceled(dialect, level, now, by=by, from_parent=from_parent)
+    if level:
+        yield from move_canceled(dialect, level, now, by=by)
         fault.point("cancel.moved")
-        canceled += len(level)
+    return len(level) + (yield from cancel_children(dialect, level, now))
+
+
+def cancel_children(dialect: Dialect, parent_ids: Sequence[str], now: int) -> Steps[int]:
+    """Cancel the unfinished children of jobs that have ended, and their descendants."""
+    canceled = 0
+    level = parent_ids
+    while level:
         # A new statement, so that children committed meanwhile are seen.
         level = _ids((yield Ask(CHILD_IDS, {"ids": array(dialect, level)})))
-        from_parent = True
+        if level:
+            yield from move_canceled(dialect, level, now, from_parent=True)
+            fault.point("cancel.moved")
+            canceled += len(level)
     return canceled
 
 

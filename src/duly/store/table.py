@@ -12,7 +12,18 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 from duly import fault
-from duly.store import access, expectations, feed, inbox, limits, measures, queues, system, views
+from duly.store import (
+    access,
+    expectations,
+    feed,
+    inbox,
+    limits,
+    measures,
+    queues,
+    system,
+    views,
+    workflows,
+)
 from duly.store import declarations as declared_verbs
 from duly.store import endpoints as endpoint_verbs
 from duly.store import functions as function_verbs
@@ -106,6 +117,7 @@ class Store(Engine):
 
     # Read
     get = reads(read.get)
+    job_with_key = reads(read.with_key)
     find = reads_in_time(read.find)
     look = reads(read.look)
     logs = reads(read.logs)
@@ -126,6 +138,29 @@ class Store(Engine):
     live_ids = reads_in_time(read.live_ids)
     finished = reads_in_time(read.finished)
     change_page = writes(bulk.change_page, then="bulk.paged")
+
+    # Workflows
+    load_run = reads(workflows.load)
+    result_of_step = reads(workflows.result_of)
+    steps_of = reads(workflows.steps_of)
+    places_of = reads(workflows.places_of)
+    steps_at = reads(workflows.steps_at)
+    step_at = reads(workflows.step_at)
+    open_steps = reads(workflows.open_steps)
+    progressed = reads(workflows.progressed)
+    events_of = reads(workflows.events_of)
+    waits_of = reads(workflows.waits_of)
+    put_steps = writes_one(workflows.put_steps)
+    take_event = writes(workflows.take_event)
+    enqueue_recorded = writes(workflows.enqueue)
+    cancel_recorded = writes(workflows.cancel)
+    send_recorded = writes(workflows.send_recorded)
+    send_event = writes(workflows.send_event)
+    watch_job = writes(workflows.watch)
+    answer_approval = writes(workflows.answer)
+    request_of = reads(workflows.request_of)
+    release_held = workflows.release_held
+    resume_run = writes(workflows.resume)
 
     # Workers
     workers = reads(worker_verbs.workers)

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from duly.model.job import JobFilter, JobRecord, NewJob
+from duly.model.workflow import NewEvent, Put
+from duly.store import workflows
 from duly.store.jobs import cancel, enqueue, read
 from duly.store.session import Session
 
@@ -32,3 +34,9 @@ class OpenTx(ABC):
 
     def lock_running(self, job_id: str, token: int) -> bool:
         return enqueue.lock_running(self._open, job_id, token)
+
+    def put_steps(self, puts: Sequence[Put]) -> bool:
+        return workflows.put_steps_locked(self._open, puts)
+
+    def send(self, event: NewEvent, now: int) -> None:
+        workflows.send_event(self._open, event, now)

@@ -22,18 +22,32 @@ from duly.testing.kit import (
     override,
     tx,
 )
+from duly.testing.workflows import (
+    History,
+    approve,
+    assert_steps,
+    deliver,
+    history,
+    replay,
+)
 
 __all__ = [
+    "History",
     "ManualClock",
     "ScheduleIndexConformance",
     "StoreConformance",
     "advance",
+    "approve",
     "assert_enqueued",
     "assert_not_enqueued",
+    "assert_steps",
     "async_ctx",
     "ctx",
+    "deliver",
     "drain",
     "enqueued",
+    "history",
     "override",
+    "replay",
     "tx",
 ]

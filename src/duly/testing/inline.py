@@ -33,6 +33,7 @@ from duly.runtime.execute import (
     Committed,
     MutationRunner,
     TakenAway,
+    Unwound,
     run_action,
     run_async_action,
 )
@@ -238,7 +239,7 @@ class _Body:
     def _remembering(self) -> Generator[None]:
         try:
             yield
-        except (Exception, SystemExit, GeneratorExit, asyncio.CancelledError):
+        except (Exception, SystemExit, GeneratorExit, asyncio.CancelledError, Unwound):
             raise
         except BaseException as error:
             self.interruption = error

@@ -180,6 +180,9 @@ class InsideStore(Store):
 
         return self.write(both)
 
+    def blame(self, error: BaseException) -> Blame:
+        return Blame.BODY
+
     def mutation_lane(self) -> InsideLane:
         return InsideLane(self._session, self._tx)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NoReturn, ParamSpec, Self, TypeVar
 
 from duly import zones
 from duly.app import Duly
 from duly.calls.context import AsyncCtx, Ctx, Tx
-from duly.calls.current import is_current
+from duly.calls.current import IsCurrent
 from duly.calls.jobs import Job, job_from
 from duly.calls.verbs import name_of_function
 from duly.clock import Clock, ManualClock, from_ms
@@ -22,6 +22,7 @@ from duly.model.job import (
     DEFAULT_PRIORITY,
     DEFAULT_QUEUE,
     Claim,
+    Hold,
     JobFilter,
     JobRecord,
     Kind,
@@ -102,15 +103,19 @@ def clock_of(app: Duly) -> ManualClock:
 # Running jobs on demand --------------------------------------------------------------------------
 
 
-def drain(app: Duly, *, on: Any = None, raises: bool = True) -> list[Job[Any]]:
+def drain(
+    app: Duly, *, on: Any = None, raises: bool = True, paranoid: bool = False
+) -> list[Job[Any]]:
     """Run all due jobs in this thread, and the jobs that they make due; returns the jobs, in order.
 
     Due schedules become jobs first, but not inside a handle's transaction. If a job has failed
-    permanently, JobFailed is raised after all of them have run, unless `raises` is False. `on`: a
-    handle with an open transaction, as for `app.on`; everything happens inside it.
+    permanently, or a workflow is held because of a mistake in its code, JobFailed is raised after
+    all of them have run, unless `raises` is False. `on`: a handle with an open transaction, as for
+    `app.on`; everything happens inside it. `paranoid`: workflows start again from the top after
+    each operation, and must then call the same steps with the same arguments.
     """
     if on is None:
-        with _worker(app) as worker:
+        with _paranoid(app.core, paranoid), _worker(app) as worker:
             ran = _tick_and_run(app, worker, Ticker(app.core))
     else:
         with inside(app.core, on) as home, _worker(app, home) as worker:
@@ -118,6 +123,15 @@ def drain(app: Duly, *, on: Any = None, raises: bool = True) -> list[Job[Any]]:
     if raises:
         _raise_first_failure(ran)
     return _jobs(app, ran, on)
+
+
+@contextmanager
+def _paranoid(core: Core, paranoid: bool) -> Generator[None]:
+    before, core.paranoid = core.paranoid, paranoid or core.paranoid
+    try:
+        yield
+    finally:
+        core.paranoid = before
 
 
 @contextmanager
@@ -161,6 +175,8 @@ def _raise_first_failure(records: Sequence[JobRecord]) -> None:
         if record.state == State.FAILED:
             message = record.error_message or ""
             raise JobFailed(record.id, record.error_kind or "user", message, record.error_traceback)
+        if record.hold in (Hold.ERROR, Hold.HISTORY):
+            raise JobFailed(record.id, "held", record.error_message or "", record.error_traceback)
 
 
 def _jobs(app: Duly, records: Sequence[JobRecord], on: Any = None) -> list[Job[Any]]:
@@ -221,7 +237,14 @@ def _next_due(app: Duly) -> int | None:
 
 
 def _tidy(app: Duly) -> None:
-    janitor = Janitor(app.ready(), app.clock, **app.core.settings.keep)
+    core = app.core
+    janitor = Janitor(
+        app.ready(),
+        app.clock,
+        **core.settings.keep,
+        functions=lambda: tuple(core.functions.registered),
+        build=lambda: core.build,
+    )
     while janitor.one_pass() == 0:
         pass
 
@@ -325,28 +348,40 @@ def _listed(records: Sequence[JobRecord]) -> str:
 # Handmade contexts -------------------------------------------------------------------------------
 
 
-class _Made:
+class Made:
     """An attempt that no worker runs."""
 
-    def __init__(self, core: Core, attempt: int, canceled: bool) -> None:
+    def __init__(
+        self,
+        core: Core,
+        attempt: int,
+        canceled: bool,
+        *,
+        id: str | None = None,
+        function: str = "test",
+        args: str = "{}",
+    ) -> None:
         now = core.clock.now()
         self.claim = Claim(
-            id=new_id(now),
+            id=id or new_id(now),
             token=1,
             attempt=attempt,
             crashes=0,
             system_retries=0,
-            function="test",
+            function=function,
             kind=Kind.ACTION,
             queue=DEFAULT_QUEUE,
             priority=DEFAULT_PRIORITY,
             run_at=now,
             timeout_ms=None,
             retry=None,
-            args="{}",
+            args=args,
         )
         self.context: object = None
         self.canceled = canceled
+        self.stopping = False
+        self.is_silent: Callable[[], bool] | None = None
+        self.is_quiet: Callable[[], bool] | None = None
         self.scheduled = False
         self.failed_calls: set[tuple[Scrub, str]] = set()
 
@@ -355,6 +390,9 @@ class _Made:
 
     def on_loop(self, body: Coroutine[Any, Any, T], home: Home) -> NoReturn:
         raise NotImplementedError("no mutation runs in this attempt")
+
+    def limit_step(self, seconds: float, stop: Callable[[], None]) -> NoReturn:
+        raise NotImplementedError("no workflow runs in this attempt")
 
     def progress(self, value: float, note: str | None) -> None:
         """Does nothing: there is no job."""
@@ -365,7 +403,7 @@ class _Made:
 class ManualCtx(Ctx):
     """A `Ctx` without a job; inside `with ctx(app):`, `duly.current()` returns it."""
 
-    def __init__(self, core: Core, running: _Made, state: Any = NOT_GIVEN) -> None:
+    def __init__(self, core: Core, running: Made, state: Any = NOT_GIVEN) -> None:
         super().__init__(core, running)
         self._state = state
 
@@ -374,7 +412,7 @@ class ManualCtx(Ctx):
         return super().state if self._state is NOT_GIVEN else self._state
 
     def __enter__(self) -> Self:
-        self._current = is_current(self)
+        self._current = IsCurrent(self)
         self._current.__enter__()
         return self
 
@@ -404,12 +442,12 @@ class ManualCtx(Ctx):
 class ManualAsyncCtx(AsyncCtx):
     """An `AsyncCtx` without a job; inside `with async_ctx(app):`, `duly.current()` returns it."""
 
-    def __init__(self, core: Core, running: _Made, state: Any = NOT_GIVEN) -> None:
+    def __init__(self, core: Core, running: Made, state: Any = NOT_GIVEN) -> None:
         super().__init__(core, running)
         self._sync = ManualCtx(core, running, state)
 
     def __enter__(self) -> Self:
-        self._current = is_current(self)
+        self._current = IsCurrent(self)
         self._current.__enter__()
         return self
 
@@ -428,7 +466,7 @@ def ctx(
     Jobs that it enqueues are stored in the app's store, without a parent. Inside `with ctx(app):`,
     `duly.current()` returns it. `state`: its `ctx.state`.
     """
-    return ManualCtx(app.core, _Made(app.core, attempt, canceled), state)
+    return ManualCtx(app.core, Made(app.core, attempt, canceled), state)
 
 
 def async_ctx(
@@ -438,7 +476,7 @@ def async_ctx(
 
     Inside `with async_ctx(app):`, `duly.current()` returns it. `state`: its `ctx.state`.
     """
-    return ManualAsyncCtx(app.core, _Made(app.core, attempt, canceled), state)
+    return ManualAsyncCtx(app.core, Made(app.core, attempt, canceled), state)
 
 
 @contextmanager
@@ -451,7 +489,7 @@ def tx(app: Duly, *, state: Any = NOT_GIVEN) -> Generator[Tx]:
         with (
             _with_state(app.core, state),
             app.transaction() as opened,
-            is_current(opened),
+            IsCurrent(opened),
         ):
             yield opened
             raise _RollBack

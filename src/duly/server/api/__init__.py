@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 MODULES = {
     "jobs": "jobs",
+    "workflows": "workflows",
     "functions": "functions",
     "schedules": "schedules",
     "calendars": "calendars",

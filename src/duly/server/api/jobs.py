@@ -113,7 +113,7 @@ class ProgressOfJob(Shape):
 class JobShape(Shape):
     id: str
     function: str
-    kind: Literal["mutation", "action"]
+    kind: Literal["mutation", "action", "workflow"]
     state: State
     queue: str
     priority: int
@@ -177,6 +177,9 @@ class ReasonShape(Shape):
     jobs: list[str]
     until: Time | None
     until_ms: Ms | None
+    traceback: Annotated[
+        str | None, Meta(description="Of the exception because of which a workflow is held.")
+    ]
 
 
 class WhyShape(Shape):
@@ -313,6 +316,7 @@ def why(app: Duly, who: Reader, job_id: str) -> WhyShape:
             jobs=[job for job in reason.jobs if job not in hidden],
             until=time_of(reason.until),
             until_ms=reason.until,
+            traceback=reason.traceback,
         )
         for reason in said.reasons
     ]
@@ -541,7 +545,7 @@ def shape_of(record: JobRecord) -> JobShape:
         batch_id=record.batch_id,
         canceled_by=record.canceled_by,
         result=None if record.result is None else stored(record.result),
-        error=_failure(failure_of(record)),
+        error=failure_shape(failure_of(record)),
         created_at=from_ms(record.created_at),
         created_at_ms=record.created_at,
         scheduled_at=from_ms(record.scheduled_at),
@@ -555,7 +559,7 @@ def shape_of(record: JobRecord) -> JobShape:
     )
 
 
-def _failure(failure: JobFailure | None) -> ErrorOfJob | None:
+def failure_shape(failure: JobFailure | None) -> ErrorOfJob | None:
     if failure is None:
         return None
     return ErrorOfJob(kind=failure.kind, message=failure.message, traceback=failure.traceback)

@@ -15,6 +15,7 @@ from duly.server.dashboard.views import (
     jobs,
     overview,
     queues,
+    runs,
     schedule,
     schedules,
     tokens,
@@ -24,7 +25,7 @@ from duly.server.dashboard.views import (
 
 PARTS = (
     *(static, login, live),
-    *(overview, schedules, schedule, jobs, webhooks),
+    *(overview, schedules, schedule, jobs, runs, webhooks),
     *(functions, calendars, queues, workers, gateways),
     *(audit, tokens),
 )

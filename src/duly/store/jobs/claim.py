@@ -8,11 +8,13 @@ from duly.store.statements import (
 )
 
 CLAIMED = """@id, token, attempt, crashes, system_retries, function, kind, queue, priority,
-    run_at, timeout_ms, retry, args, lock_retries, pending_key IS NOT NULL"""
+    run_at, timeout_ms, retry, args, lock_retries, begun_at, pending_key IS NOT NULL"""
 CLAIMABLE = "state = 'pending' AND hold IS NULL"
 IN_TIME = "(expires_at IS NULL OR expires_at > :now OR attempt > 0)"
+# The time limit of a workflow covers all of its claims.
 TO_RUNNING = """UPDATE @jobs SET state = 'running', token = token + 1, attempt = attempt + 1,
-    worker_id = :worker, started_at = :now, deadline_at = :now + timeout_ms"""
+    worker_id = :worker, started_at = coalesce(begun_at, :now),
+    deadline_at = coalesce(begun_at, :now) + timeout_ms"""
 # The lanes (queue and priority) that hold claimable jobs, each with its earliest due time: one
 # index probe per lane, however many jobs it holds.
 LANES = each(

@@ -59,33 +59,59 @@ FINISH_MUTATION = both(
 FORGET_FINISHED = both("DELETE FROM @jobs WHERE id = ? AND token = ?")
 AGAIN = each(
     sqlite="""UPDATE @jobs SET state = 'pending', token = token + 1, worker_id = NULL,
-            started_at = NULL, deadline_at = NULL, run_at = :run_at, attempt = :attempt,
+            started_at = NULL, deadline_at = NULL, attempt = :attempt,
+            run_at = CASE WHEN :mail IS NULL OR mail = :mail THEN :run_at ELSE started_at END,
             crashes = :crashes, system_retries = :system_retries,
             lock_retries = lock_retries + :lock_failures, hold = :hold,
             error_kind = :error_kind, error_message = :error_message,
-            error_traceback = :error_traceback
+            error_traceback = :error_traceback, waits = :waits, limits = coalesce(:limits, limits),
+            begun_at = CASE WHEN :begun THEN started_at ELSE begun_at END,
+            expires_at = CASE WHEN :begun THEN NULL ELSE expires_at END,
+            priority = CASE WHEN :begun AND begun_at IS NULL THEN min(priority + 1, 9)
+                ELSE priority END
         WHERE id = :id AND token = :token""",
     postgres=f"""UPDATE @jobs j SET state = 'pending', token = j.token + 1, worker_id = NULL,
-            started_at = NULL, deadline_at = NULL, run_at = f.run_at, attempt = f.attempt,
+            started_at = NULL, deadline_at = NULL, attempt = f.attempt,
+            run_at = CASE WHEN f.mail IS NULL OR j.mail = f.mail THEN f.run_at
+                ELSE j.started_at END,
             crashes = f.crashes, system_retries = f.system_retries,
             lock_retries = j.lock_retries + f.lock_failures, hold = f.hold,
             error_kind = f.error_kind, error_message = f.error_message,
-            error_traceback = f.error_traceback
+            error_traceback = f.error_traceback, waits = f.waits,
+            limits = coalesce(f.limits, j.limits),
+            begun_at = CASE WHEN f.begun THEN j.started_at ELSE j.begun_at END,
+            expires_at = CASE WHEN f.begun THEN NULL ELSE j.expires_at END,
+            priority = CASE WHEN f.begun AND j.begun_at IS NULL THEN least(j.priority + 1, 9)
+                ELSE j.priority END
         FROM unnest(:ids::uuid[], :tokens::int4[], :run_ats::int8[], :attempts::int4[],
             :crashes::int4[], :system_retries::int4[], :holds::text[], :error_kinds::text[],
-            :error_messages::text[], :error_tracebacks::text[], :lock_failures::int4[])
+            :error_messages::text[], :error_tracebacks::text[], :lock_failures::int4[],
+            :beguns::bool[], :mails::int4[], :waits::text[], :limits::text[])
             AS f (id, token, run_at, attempt, crashes, system_retries, hold, error_kind,
-                error_message, error_traceback, lock_failures)
+                error_message, error_traceback, lock_failures, begun, mail, waits, limits)
         WHERE j.id = f.id AND j.token = f.token AND j.id = ANY(:ids::uuid[])
             AND {_WAIT_SHORTLY}
         RETURNING j.id::text""",
 )
-# The rows that other transactions have locked; this locks all of the others.
+# The rows that other transactions have locked; this locks all of the others. The end of a job also
+# changes the workflows that wait for it.
 LOCKED_IDS = both(
     """WITH free AS (
             SELECT id FROM @jobs WHERE id = ANY(:ids::uuid[]) ORDER BY id FOR UPDATE SKIP LOCKED
+        ), waiting AS MATERIALIZED (
+            SELECT job_id, watcher_id
+            FROM (SELECT id FROM @jobs WHERE id = ANY(:ids::uuid[]) AND watched) ending
+            CROSS JOIN LATERAL (
+                SELECT job_id, watcher_id FROM @watches WHERE job_id = ending.id LIMIT 1000) w
+        ), told AS (
+            SELECT id FROM @jobs WHERE id = ANY(ARRAY(SELECT watcher_id FROM waiting))
+            ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+        ), untold AS (
+            SELECT job_id FROM waiting w WHERE watcher_id NOT IN (SELECT id FROM told)
+                AND (SELECT 1 FROM @jobs WHERE id = w.watcher_id LIMIT 1) = 1
         )
-        SELECT @id FROM @jobs WHERE id = ANY(:ids::uuid[]) AND id NOT IN (SELECT id FROM free)"""
+        SELECT @id FROM @jobs WHERE id = ANY(:ids::uuid[])
+            AND (id NOT IN (SELECT id FROM free) OR id IN (SELECT job_id FROM untold))"""
 )
 CURRENT_XID = both("SELECT pg_current_xact_id()::text")
 NO_NESTED_LOOPS = both("SET LOCAL enable_nestloop = off")

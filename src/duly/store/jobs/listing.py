@@ -31,6 +31,8 @@ _CONDITIONS = {
     "before_id": "id < :before_id",
     "batch_id": "batch_id = :batch_id",
     "exhausted": "exhausted",
+    "begun": "(begun_at IS NOT NULL) = :begun",
+    "held": "(coalesce(hold, '') IN ('error', 'history')) = :held",
 }
 # Written like this so that the indexes which leave most jobs out can be used.
 _OTHER_QUEUE = f"queue <> '{DEFAULT_QUEUE}'"

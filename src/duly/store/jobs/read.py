@@ -13,7 +13,14 @@ from duly.model.job import (
 from duly.model.progress import LogEntry, Look
 from duly.store import statements as sql
 from duly.store import steps
-from duly.store.jobs.listing import FINISHED, count_jobs, finished_page, live_page, parameters_of
+from duly.store.jobs.listing import (
+    FINISHED,
+    LIVE_RECORD,
+    count_jobs,
+    finished_page,
+    live_page,
+    parameters_of,
+)
 from duly.store.session import Session
 from duly.store.statements import (
     both,
@@ -32,6 +39,16 @@ TRACES_OF = each(
         WHERE job_id IN (SELECT value FROM json_each(:ids))""",
     postgres="SELECT job_id::text, parent FROM @traces WHERE job_id = ANY(:ids::uuid[])",
 )
+JOB_WITH_KEY = both(
+    f"""SELECT {LIVE_RECORD} FROM @jobs WHERE unique_key = :key
+        UNION ALL SELECT {LIVE_RECORD} FROM @jobs WHERE pending_key = :key LIMIT 1"""
+)
+
+
+def with_key(session: Session, key: str) -> JobRecord | None:
+    """The unfinished job that holds a key."""
+    rows = session.run(JOB_WITH_KEY, {"key": key})
+    return steps.record(rows[0]) if rows else None
 
 
 def get(session: Session, job_id: str) -> JobRecord | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from duly.model.progress import LogEntry, ProgressReport, oldest_seq_for
 from duly.store import steps
@@ -29,21 +29,41 @@ FORGET_TRACES_OF = each(
 )
 
 
-def report(store: Engine, progress: Sequence[ProgressReport], lines: Sequence[LogEntry]) -> None:
+FORGET_STEPS_OF = each(
+    sqlite="DELETE FROM @steps WHERE job_id IN (SELECT value FROM json_each(:ids))",
+    postgres="DELETE FROM @steps WHERE job_id = ANY(:ids::uuid[])",
+)
+FORGET_EVENTS_OF = each(
+    sqlite="DELETE FROM @events WHERE job_id IN (SELECT value FROM json_each(:ids))",
+    postgres="DELETE FROM @events WHERE job_id = ANY(:ids::uuid[])",
+)
+
+
+def report(
+    store: Engine,
+    progress: Sequence[ProgressReport],
+    lines: Sequence[LogEntry],
+    workflows: Collection[str] = (),
+) -> None:
     """Store the reports of attempts. Storing them again changes nothing.
 
-    Progress is stored only while its attempt runs, and only if no newer value is stored.
+    Progress is stored only while its attempt runs, and only if no newer value is stored. Of
+    `workflows`, which are claimed many times, the lines of all claims are kept.
     """
     write = store.write if progress and lines else store.write_one
-    write(lambda session: write_reports(session, progress, lines))
+    write(lambda session: write_reports(session, progress, lines, workflows))
 
 
 def write_reports(
-    session: Session, progress: Sequence[ProgressReport], lines: Sequence[LogEntry]
+    session: Session,
+    progress: Sequence[ProgressReport],
+    lines: Sequence[LogEntry],
+    workflows: Collection[str] = (),
 ) -> None:
     steps.drive(steps.report(session.dialect, progress, lines), session.answer)
     for job_id, oldest in _oldest_lines(lines).items():
-        session.run(FORGET_LOGS, {"job_id": job_id, "seq": oldest})
+        if job_id not in workflows:
+            session.run(FORGET_LOGS, {"job_id": job_id, "seq": oldest})
 
 
 def forget_reports(session: Session, job_ids: Sequence[str]) -> None:
@@ -53,6 +73,8 @@ def forget_reports(session: Session, job_ids: Sequence[str]) -> None:
         session.run(FORGET_PROGRESS_OF, which)
         session.run(FORGET_LOGS_OF, which)
         session.run(FORGET_TRACES_OF, which)
+        session.run(FORGET_STEPS_OF, which)
+        session.run(FORGET_EVENTS_OF, which)
 
 
 def _oldest_lines(lines: Iterable[LogEntry]) -> dict[str, int]:

@@ -10,12 +10,13 @@ from duly.store.statements import (
     each,
 )
 
-# Finished jobs leave history in the order in which they came. Two kinds move to @kept instead: the
-# newest finished job of a function, and exhausted jobs that have not reached their own limit. A
+# Finished jobs leave history in the order in which they came. Some move to @kept instead: the
+# newest finished job of a function, exhausted jobs that have not reached their own limit, and
+# children of a workflow that has not ended, which may still ask for them. A
 # small number on SQLite, so that a concurrent claim waits only a millisecond.
 OLDEST_AT_ONCE = 30
 OLDEST_FINISHED = each(
-    sqlite=f"""SELECT id, function, exhausted, completed_at FROM @history NOT INDEXED
+    sqlite=f"""SELECT id, function, exhausted, completed_at, parent_id FROM @history NOT INDEXED
         ORDER BY seq LIMIT {OLDEST_AT_ONCE}""",
     postgres="SELECT 1 FROM @history WHERE bucket = :bucket LIMIT 1",
 )
@@ -28,8 +29,13 @@ class OldFinished(NamedTuple):
     function: str
     exhausted: int
     completed_at: int
+    parent_id: str | None
 
 
+LIVE_WORKFLOWS = both(
+    """SELECT id FROM @jobs
+        WHERE id IN (SELECT value FROM json_each(:ids)) AND kind = 'workflow'"""
+)
 # No janitor has run since the bucket was last used: the old rows are at its start.
 LEFT_BEHIND = both(
     "SELECT 1 FROM @history WHERE bucket = :bucket AND ctid < '(8,1)' AND completed_at < :cutoff"
@@ -41,6 +47,8 @@ _ENDED = "state IN ('succeeded', 'failed', 'canceled')"
 NEWER_FINISHED = both(
     f"SELECT 1 FROM @history WHERE function = :function AND {_ENDED} AND id > :id LIMIT 1"
 )
+_HAS_LIVE_PARENT = """EXISTS (SELECT 1 FROM @jobs p
+                WHERE p.id = {0}.parent_id AND p.kind = 'workflow')"""
 KEEP = each(
     sqlite=f"""INSERT INTO @kept ({FINAL}) SELECT {FINAL} FROM @history
         WHERE id IN (SELECT value FROM json_each(:ids))""",
@@ -55,6 +63,10 @@ KEEP = each(
         SELECT {FINAL} FROM @history
         WHERE bucket = :bucket AND exhausted AND completed_at < :cutoff
             AND completed_at >= :exhausted_after
+        UNION
+        SELECT {FINAL} FROM @history h
+        WHERE bucket = :bucket AND parent_id IS NOT NULL AND completed_at < :cutoff
+            AND {_HAS_LIVE_PARENT.format("h")}
         ON CONFLICT (id) DO NOTHING""",
 )
 DELETE_FINISHED = each(
@@ -74,12 +86,14 @@ DROP_KEPT = each(
                 AND h.{_ENDED} AND h.id > duly_kept.id)
             OR EXISTS (SELECT 1 FROM @kept k WHERE k.function = duly_kept.function
                 AND k.{_ENDED} AND k.id > duly_kept.id))
+            AND NOT {_HAS_LIVE_PARENT.format("duly_kept")}
         RETURNING id""",
     postgres=f"""DELETE FROM @kept o WHERE (NOT exhausted OR completed_at < :exhausted_after)
         AND (EXISTS (SELECT 1 FROM @history h WHERE h.function = o.function
                 AND h.{_ENDED} AND h.id > o.id)
             OR EXISTS (SELECT 1 FROM @kept k WHERE k.function = o.function
                 AND k.{_ENDED} AND k.id > o.id))
+            AND NOT {_HAS_LIVE_PARENT.format("o")}
         RETURNING id::text""",
 )
 
@@ -93,3 +107,9 @@ def _forget_with_bucket(table: str) -> str:
 FORGET_PROGRESS_IN = both(_forget_with_bucket("@progress"))
 FORGET_LOGS_IN = both(_forget_with_bucket("@logs"))
 FORGET_TRACES_IN = both(_forget_with_bucket("@traces"))
+FORGET_STEPS_IN = both(_forget_with_bucket("@steps"))
+FORGET_EVENTS_IN = both(_forget_with_bucket("@events"))
+FORGET_IN = (
+    *(FORGET_PROGRESS_IN, FORGET_LOGS_IN, FORGET_TRACES_IN),
+    *(FORGET_STEPS_IN, FORGET_EVENTS_IN),
+)

@@ -27,9 +27,7 @@ from duly.store.jobs.retention import (
     DELETE_FINISHED,
     DROP_KEPT,
     FINISHED_LATER,
-    FORGET_LOGS_IN,
-    FORGET_PROGRESS_IN,
-    FORGET_TRACES_IN,
+    FORGET_IN,
     KEEP,
     TAKE_BUCKET,
     TRUNCATE_BUCKET,
@@ -189,6 +187,7 @@ class PostgresSession(Session):
             values = _finish_arrays(finishes, now) | {"lock_wait": lock_wait}
             rows = self.run(FINISH, values, prepare)
             settled |= {row[0] for row in rows}
+            self.cancel_children_of(finishes, settled, now)
             fault.point("finish.moved")
         if agains:
             values = _again_arrays(agains) | {"lock_wait": lock_wait}
@@ -219,7 +218,7 @@ class PostgresSession(Session):
         limits = {"bucket": bucket, "cutoff": cutoff, "exhausted_after": exhausted_after}
         self.run(KEEP, limits)
         self.run(ROLL_UP_JOBS, {"bucket": bucket, "cutoff": cutoff})
-        for forget in (FORGET_PROGRESS_IN, FORGET_LOGS_IN, FORGET_TRACES_IN):
+        for forget in FORGET_IN:
             self.run(forget, {"bucket": bucket, "cutoff": cutoff})
         if whole and not self.run(FINISHED_LATER, {"bucket": bucket, "cutoff": cutoff}):
             self.run(SHORT_LOCK_WAIT)
@@ -280,4 +279,8 @@ def _again_arrays(agains: Sequence[Again]) -> dict[str, Any]:
         "error_messages": [a.error_message for a in agains],
         "error_tracebacks": [a.error_traceback for a in agains],
         "lock_failures": [a.lock_failures for a in agains],
+        "beguns": [a.begun for a in agains],
+        "mails": [a.mail for a in agains],
+        "waits": [a.waits for a in agains],
+        "limits": [a.limits for a in agains],
     }

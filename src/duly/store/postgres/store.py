@@ -24,6 +24,7 @@ from duly import errors, fault
 from duly.clock import SystemClock, os_sleep
 from duly.model.job import (
     Claim,
+    Finish,
     KeyedJob,
     Lost,
     NewJob,
@@ -31,7 +32,16 @@ from duly.model.job import (
 )
 from duly.store import migrate, workers
 from duly.store import statements as sql
-from duly.store.base import POOL, Address, ClaimRequest, DatabaseInfo, RowsLocked, WorkerInfo
+from duly.store.base import (
+    POOL,
+    Address,
+    Blame,
+    ClaimRequest,
+    DatabaseInfo,
+    RowsLocked,
+    WorkerInfo,
+    blame,
+)
 from duly.store.commit import GroupCommit, Ticket
 from duly.store.jobs import holds, rescue
 from duly.store.jobs.enqueue import insert_jobs
@@ -51,6 +61,7 @@ from duly.store.postgres.bell import Bell
 from duly.store.postgres.connection import Connection
 from duly.store.postgres.errors import (
     Conflict,
+    blame_one,
     first_line,
     in_doubt,
     is_refused,
@@ -466,7 +477,9 @@ class PostgresStore(Store):
         return settled, self._claim(request, now)
 
     def _settle(self, settlements: Sequence[Settlement], now: int) -> set[str]:
-        one_statement = len(settlements) <= SMALL_BATCH and len({type(s) for s in settlements}) == 1
+        cancels = any(isinstance(s, Finish) and s.cancels for s in settlements)
+        kinds = {type(s) for s in settlements}
+        one_statement = len(settlements) <= SMALL_BATCH and len(kinds) == 1 and not cancels
         write = self.write_one if one_statement else self.write
         try:
             settled = write(lambda s: _settle_shortly(s, settlements, now))
@@ -506,6 +519,9 @@ class PostgresStore(Store):
     def mutation_lane(self) -> PostgresMutationLane:
         return PostgresMutationLane(self)
 
+    def blame(self, error: BaseException) -> Blame:
+        return blame(error, blame_one)
+
     # Workers: a worker is alive as long as its counter grows.
 
     def register(self, worker: WorkerInfo, now: int) -> None:
@@ -539,14 +555,26 @@ class PostgresStore(Store):
         judge: Callable[[Lost], Settlement],
         now: int,
     ) -> int | None:
-        """The rescuer must keep sending heartbeats, so it does not wait for a locked row."""
+        """The rescuer must keep sending heartbeats, so it does not wait for a locked row.
 
-        def shortly(session: PostgresSession) -> int | None:
-            session.run(SHORT_LOCK_WAIT)
-            return rescue.rescue(session, worker_id, beat, judge, now)
+        Another transaction may keep one for long, such as one that sends an event to a workflow:
+        the other jobs are rescued meanwhile.
+        """
+
+        def shortly(verb: Callable[..., int | None]) -> int | None:
+            def work(session: PostgresSession) -> int | None:
+                session.run(SHORT_LOCK_WAIT)
+                return verb(session, worker_id, beat, judge, now)
+
+            return self._write_once(work)
 
         try:
-            rescued = self._write_once(shortly)
+            try:
+                rescued = shortly(rescue.rescue)
+            except Conflict:
+                rescued = shortly(rescue.rescue_unlocked)
+                if rescued == 0:
+                    raise
         except Conflict as error:
             raise errors.StoreUnavailable(
                 f"worker {worker_id} or one of its jobs is locked by another transaction"

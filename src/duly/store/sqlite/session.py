@@ -23,6 +23,7 @@ from duly.store.jobs.retention import (
     DELETE_FINISHED,
     DROP_KEPT,
     KEEP,
+    LIVE_WORKFLOWS,
     NEWER_FINISHED,
     OLDEST_FINISHED,
     OldFinished,
@@ -171,6 +172,7 @@ class SqliteSession(Session):
     def settle(self, settlements: Sequence[Settlement], now: int) -> set[str]:
         finishes = [s for s in settlements if isinstance(s, Finish)]
         settled = self._finish(finishes, now)
+        self.cancel_children_of(finishes, settled, now)
         for again in settlements:
             if isinstance(again, Again) and self._return(again):
                 settled.add(again.id)
@@ -220,7 +222,12 @@ class SqliteSession(Session):
             return 0
         newest = {job.function: job for job in sorted(expired, key=lambda job: str(job.id))}
         keep = [j.id for j in expired if j.exhausted and j.completed_at >= exhausted_after]
-        keep += [j.id for j in newest.values() if self._is_newest(j) and j.id not in keep]
+        keep += [j.id for j in newest.values() if self._is_newest(j)]
+        parents = {j.parent_id for j in expired if j.parent_id is not None}
+        living: list[str] = []
+        if parents:
+            living = self.ids(LIVE_WORKFLOWS, {"ids": self.array(parents)})
+        keep += [j.id for j in expired if j.parent_id in living]
         if keep:
             self.run(KEEP, {"ids": self.array(keep)})
         ids = [job.id for job in expired]

@@ -30,7 +30,7 @@ from duly.model.job import (
     Settlement,
 )
 from duly.store import migrate, workers
-from duly.store.base import Address, ClaimRequest, DatabaseInfo, WorkerInfo
+from duly.store.base import Address, Blame, ClaimRequest, DatabaseInfo, WorkerInfo, blame
 from duly.store.commit import GroupCommit, Ticket
 from duly.store.fork import ForkGate
 from duly.store.jobs import holds, rescue
@@ -48,6 +48,7 @@ from duly.store.sqlite import mounts
 from duly.store.sqlite.commits import Insert, Write, alone, together
 from duly.store.sqlite.connection import Connection, close_all
 from duly.store.sqlite.errors import (
+    blame_one,
     translate,
     translated,
     translated_if_ours,
@@ -452,6 +453,9 @@ class SqliteStore(Store):
         if settlements:
             fault.point("finish.committed")
         return answer
+
+    def blame(self, error: BaseException) -> Blame:
+        return blame(error, blame_one)
 
     def mutation_lane(self) -> SqliteMutationLane:
         return SqliteMutationLane(self)

@@ -13,6 +13,7 @@ from duly.model.function import is_reserved
 from duly.model.job import JobRecord, State
 from duly.model.redact import unmask
 from duly.model.retry import Retry, decode_retry
+from duly.model.workflow import Phase
 from duly.server.answers import Refused
 from duly.server.api import jobs as api
 from duly.server.api.common import Page
@@ -21,6 +22,7 @@ from duly.server.dashboard.exports import Format, export, pages
 from duly.server.dashboard.forms import body_of
 from duly.server.dashboard.pages import PageRoute, Sent, Viewer, Viewing, once, redirect, render
 from duly.server.dashboard.times import SECOND
+from duly.server.dashboard.views.runs import run_page
 
 router = APIRouter(route_class=PageRoute)
 
@@ -77,6 +79,7 @@ def jobs(
         viewer,
         "jobs.html",
         page=page,
+        phases=operations.phases(viewer.app, page.items),
         filters=filters,
         states=list(State),
         functions=sorted(name for name in published if not is_reserved(name)),
@@ -170,16 +173,25 @@ class Backoff(NamedTuple):
 
 
 @router.get("/jobs/{job_id}")
-def job(viewer: Viewing, job_id: str) -> Response:
-    return _job_page(viewer, job_id)
+def job(viewer: Viewing, job_id: str, after: str | None = None) -> Response:
+    """`after`: the cursor of a run's steps."""
+    return _job_page(viewer, job_id, steps_after=after)
 
 
-def _job_page(viewer: Viewer, job_id: str, status: int = 200, **again: Any) -> Response:
+def _job_page(
+    viewer: Viewer,
+    job_id: str,
+    status: int = 200,
+    steps_after: str | None = None,
+    **again: Any,
+) -> Response:
     found = api.visible(viewer.app, viewer.who, job_id)
     shape = api.get(viewer.app, viewer.who, job_id)
     lines = api.logs(viewer.app, viewer.who, job_id)
     children = api.children_of(viewer.app, viewer.who, job_id, MAX_CHILDREN + 1)
     finished = shape.state.is_terminal
+    why = None if finished else api.why(viewer.app, viewer.who, job_id)
+    run = run_page(viewer, shape, steps_after, why)
     return render(
         viewer,
         "job.html",
@@ -190,8 +202,10 @@ def _job_page(viewer: Viewer, job_id: str, status: int = 200, **again: Any) -> R
         logs=lines,
         children=children[:MAX_CHILDREN],
         more_children=len(children) > MAX_CHILDREN,
-        why=None if finished else api.why(viewer.app, viewer.who, job_id),
-        moments=_moments(shape),
+        why=why,
+        run=run,
+        # A run that waits is due only if nothing happens before.
+        moments=_moments(shape, is_due=run is None or run.phase != Phase.WAITING),
         took=_took(shape, viewer.now),
         retry=_retry(found.record),
         backoffs=_backoffs(found.record),
@@ -242,10 +256,10 @@ def _unmasked(viewer: Viewer, before: api.JobShape, given: dict[str, Any]) -> di
     return unmask(given, function.signature.redacted, record.args)
 
 
-def _moments(job: api.JobShape) -> list[Moment]:
+def _moments(job: api.JobShape, *, is_due: bool) -> list[Moment]:
     found = [
         Moment("created", "pending", job.created_at_ms),
-        Moment("due", "pending", job.run_at_ms),
+        Moment("due", "pending", job.run_at_ms if is_due else None),
         Moment("started", "running", job.started_at_ms),
         Moment(str(job.state), str(job.state), job.completed_at_ms),
     ]
